@@ -1,0 +1,60 @@
+# The commands of this project; `make` alone lists them.
+
+PYTHON ?= python3
+VENV := .venv
+DOCS_VENV := .venv-docs
+BIN := $(VENV)/bin
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help test demo docs format clean
+
+help: ## list the commands
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+
+# $(call part,title,command): run one part of the tests and say how long it took; a failure ends the whole run.
+define part
+@printf '\n=== %s\n' '$(1)'; start=$$(date +%s); $(2) || exit; \
+	printf '=== %s: passed in %s s\n' '$(1)' $$(($$(date +%s) - start))
+endef
+
+test: $(VENV)/test.stamp ## lint, types, migrations, and the suite on SQLite and on PostgreSQL
+	$(call part,ruff check,$(BIN)/ruff check)
+	$(call part,ruff format,$(BIN)/ruff format --check)
+	$(call part,mypy,$(BIN)/mypy chainsched tests example_project)
+	$(call part,migrations,$(BIN)/python manage.py makemigrations --check --dry-run --settings tests.settings)
+	$(call part,tests on SQLite,CHAINSCHED_TEST_DATABASE_URL=sqlite $(BIN)/python -m pytest -n 2)
+	$(call part,tests on PostgreSQL,$(BIN)/python -m tests.postgres -- $(BIN)/python -m pytest -n 2)
+
+demo: $(VENV)/demo.stamp ## run the example project; FOR=30 ends it after 30 seconds
+	@$(BIN)/python -m example_project.demo $(if $(FOR),--for $(FOR))
+
+docs: $(DOCS_VENV)/docs.stamp ## build the documentation into docs/_build/html
+	$(DOCS_VENV)/bin/sphinx-build -E -W --keep-going -b html docs docs/_build/html
+
+format: $(VENV)/test.stamp ## let ruff format the code and mend what it can
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+clean: ## remove the virtual environments, caches and build results
+	rm -rf .venv* .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist docs/_build
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/test.stamp: pyproject.toml | $(VENV)/pip.stamp
+	$(BIN)/python -m pip install --quiet -e '.[postgres]' --group test --group types
+	@touch $@
+
+$(VENV)/demo.stamp: pyproject.toml | $(VENV)/pip.stamp
+	$(BIN)/python -m pip install --quiet -e '.[postgres]'
+	@touch $@
+
+$(DOCS_VENV)/docs.stamp: pyproject.toml | $(DOCS_VENV)/pip.stamp
+	$(DOCS_VENV)/bin/python -m pip install --quiet --group docs
+	@touch $@
+
+# Dependency groups need pip 25.1.
+%/pip.stamp:
+	$(PYTHON) -m venv $*
+	$*/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	@touch $@

@@ -1,0 +1,146 @@
+"""System checks: what is wrong with settings, declarations and the database, all at once, each with an id."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+from django.apps import AppConfig, apps
+from django.core.checks import CheckMessage, Error, Warning  # noqa: A004 - Django's own names for them
+from django.db import connections
+
+from chainsched.apps import ChainschedConfig
+from chainsched.conf import get_config
+from chainsched.domain import cron, graph
+from chainsched.domain.declarations import Declaration, merge_groups
+from chainsched.domain.states import ScheduleType
+from chainsched.exceptions import ChainschedError, ConfigurationError
+from chainsched.flow.declare import schedules
+from chainsched.models import guard
+
+VENDORS = ("postgresql", "sqlite")
+OLDEST_SQLITE = (3, 35, 0)
+
+
+def check_configuration(app_configs: Sequence[AppConfig] | None, **_kwargs: Any) -> list[CheckMessage]:
+    """The CHAINSCHED setting and the database it names."""
+    try:
+        alias = get_config().database
+    except ConfigurationError as error:
+        return [Error(problem, id="chainsched.E001") for problem in error.problems]
+    return list(_database_messages(alias))
+
+
+def check_declarations(app_configs: Sequence[AppConfig] | None, **_kwargs: Any) -> list[CheckMessage]:
+    """The modules that declare, and what they declare. Batches whose items are callables are read when seeding."""
+    config = cast("ChainschedConfig", apps.get_app_config("chainsched"))
+    messages: list[CheckMessage] = [
+        Error(
+            f"{module} cannot be imported: {type(error).__name__}: {error}",
+            hint="run_scheduler refuses to start until it can be.",
+            id="chainsched.E002",
+        )
+        for module, error in config.undiscovered.items()
+    ]
+    try:
+        declarations = schedules.expand_static()
+    except ChainschedError as error:
+        return [*messages, Error(str(error), id="chainsched.E003")]
+    return [*messages, *_declaration_messages(declarations)]
+
+
+def check_database(
+    app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None, **_kwargs: Any
+) -> list[CheckMessage]:
+    """That the guard of the audit trail is really there."""
+    try:
+        alias = get_config().database
+    except ConfigurationError:
+        return []  # reported by check_configuration
+    if alias not in (databases or ()):
+        return []
+    connection = connections[alias]
+    if connection.vendor not in VENDORS or guard.TABLE not in connection.introspection.table_names():
+        return []
+    if guard.is_present(connection):
+        return []
+    return [
+        Error(
+            f"The trigger {guard.TRIGGER} is missing: executions that have ended could be changed.",
+            hint="Restore it: `manage.py migrate chainsched zero` and back on an empty database, or run the SQL of "
+            "`manage.py sqlmigrate chainsched 0001` that creates it.",
+            id="chainsched.E007",
+        )
+    ]
+
+
+def _database_messages(alias: str) -> Iterator[CheckMessage]:
+    connection = connections[alias]
+    options = connection.settings_dict.get("OPTIONS", {})
+    if connection.vendor not in VENDORS:
+        yield Error(
+            f"chainsched runs on PostgreSQL and SQLite, not on {connection.display_name}.",
+            hint="Correctness rests on partial unique constraints. Name another database in CHAINSCHED['DATABASE'].",
+            id="chainsched.E004",
+        )
+    elif connection.vendor == "sqlite":
+        yield from _sqlite_messages(options)
+    elif options.get("isolation_level") not in (None, 1):
+        yield Error(
+            f"The database {alias!r} has an isolation level other than READ COMMITTED.",
+            hint="chainsched locks first and looks later, which a snapshot of the whole transaction would defeat.",
+            id="chainsched.E006",
+        )
+
+
+def _sqlite_messages(options: dict[str, Any]) -> Iterator[CheckMessage]:
+    if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+        yield Error(
+            f"SQLite {sqlite3.sqlite_version} is too old; chainsched needs 3.35 or newer.",
+            hint="It relies on RETURNING. A newer Python usually brings a newer SQLite.",
+            id="chainsched.E005",
+        )
+    if str(options.get("transaction_mode", "")).upper() != "IMMEDIATE":
+        yield Warning(
+            "SQLite transactions do not begin IMMEDIATE.",
+            hint="Set OPTIONS['transaction_mode'] = 'IMMEDIATE', or your own transactions that read first and trigger "
+            "jobs later can fail with 'database is locked'.",
+            id="chainsched.W001",
+        )
+
+
+def _declaration_messages(declarations: Sequence[Declaration]) -> Iterator[CheckMessage]:
+    declared = {found.external_id: found for found in declarations}
+    seen: set[str] = set()
+    for found in declarations:
+        if found.external_id in seen:
+            yield Error(f"Manifest {found.external_id!r} is declared twice. Rename one.", id="chainsched.E003")
+        seen.add(found.external_id)
+        if found.stated["schedule_type"] == ScheduleType.CRON:
+            yield from _cron_messages(found)
+    edges = [
+        (declared[found.depends_on].group.name, found.group.name)
+        for found in declarations
+        if found.depends_on in declared and found.depends_on is not None
+    ]
+    for check in (
+        lambda: graph.check_manifests({name: found.depends_on for name, found in declared.items()}),
+        lambda: graph.check_groups(edges),
+        lambda: merge_groups(declarations),
+    ):
+        try:
+            check()
+        except ChainschedError as error:
+            yield Error(str(error), id="chainsched.E003")
+
+
+def _cron_messages(found: Declaration) -> Iterator[CheckMessage]:
+    expression = found.stated["cron_expression"]
+    if cron.restricts_both_day_fields(expression):
+        yield Warning(
+            f"Manifest {found.external_id!r}: {expression!r} restricts the day of the month and the day of the week; "
+            "it runs when either matches.",
+            hint="Replace one of the two by * if both should have to match.",
+            id="chainsched.W002",
+        )

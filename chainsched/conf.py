@@ -1,0 +1,214 @@
+"""The ``CHAINSCHED`` setting as one frozen, validated value.
+
+Every problem is collected before anything is raised, so that one run of the checks shows them all.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from typing import Any
+
+from django.conf import settings
+from django.core.signals import setting_changed
+
+from chainsched.domain.states import MisfirePolicy
+from chainsched.exceptions import ConfigurationError
+
+SETTING_NAME = "CHAINSCHED"
+TASK_SERVERS = ("database", "inline")
+
+Rule = Callable[[Any], str | None]
+
+
+@dataclass(frozen=True)
+class SeedConfig:
+    """When declared schedules are written to the database."""
+
+    on_start: bool = True
+    post_migrate: bool = True
+
+
+def _seconds(value: object) -> str | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        return "must be a number of seconds above 0"
+    return None
+
+
+def _at_least(minimum: int, *, or_none: bool = False) -> Rule:
+    def rule(value: object) -> str | None:
+        if value is None and or_none:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+            return f"must be a whole number of at least {minimum}" + (" or None" if or_none else "")
+        return None
+
+    return rule
+
+
+def _within(lowest: int, highest: int) -> Rule:
+    def rule(value: object) -> str | None:
+        if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
+            return f"must be a whole number from {lowest} to {highest}"
+        return None
+
+    return rule
+
+
+def _one_of(*choices: str) -> Rule:
+    def rule(value: object) -> str | None:
+        return None if value in choices else "must be one of " + ", ".join(repr(choice) for choice in choices)
+
+    return rule
+
+
+def _boolean(value: object) -> str | None:
+    return None if isinstance(value, bool) else "must be True or False"
+
+
+def _text(value: object) -> str | None:
+    return None if isinstance(value, str) and value.strip() else "must be a text that is not empty"
+
+
+def _alias(value: object) -> str | None:
+    if value not in settings.DATABASES:
+        return "must name one of DATABASES (" + ", ".join(settings.DATABASES) + ")"
+    return None
+
+
+def _multiplier(value: object) -> str | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value < float("inf"):
+        return "must be a number of at least 1"
+    return None
+
+
+def _option(default: Any, rule: Rule) -> Any:
+    """One option: its default and the rule that a project's value must pass."""
+    return field(default=default, metadata={"rule": rule})
+
+
+def _default_owner() -> str:
+    """Name the project by the first part of its settings module."""
+    module: str = getattr(settings, "SETTINGS_MODULE", None) or "project"
+    return module.partition(".")[0]
+
+
+@dataclass(frozen=True)
+class Config:
+    """What a project may set, with the defaults. The upper-case names are the keys of the setting."""
+
+    database: str = _option("default", _alias)
+    owner: str = _option("", _text)
+    task_server: str = _option("database", _one_of(*TASK_SERVERS))
+    seed: SeedConfig = field(default=SeedConfig(), metadata={"rule": None})
+    manager_interval: float = _option(5, _seconds)
+    dispatcher_interval: float = _option(5, _seconds)
+    worker_interval: float = _option(1, _seconds)
+    reap_interval: float = _option(5, _seconds)
+    reconcile_interval: float = _option(300, _seconds)
+    cleanup_interval: float = _option(60, _seconds)
+    listen: bool = _option(True, _boolean)
+    max_active_jobs: int | None = _option(100, _at_least(1, or_none=True))
+    dependent_priority_boost: int = _option(16, _within(0, 31))
+    max_retries: int = _option(3, _at_least(0))
+    retry_delay: float = _option(300, _seconds)
+    retry_multiplier: float = _option(2.0, _multiplier)
+    max_retry_delay: float = _option(3600, _seconds)
+    job_timeout: float = _option(1200, _seconds)
+    kill_grace: float = _option(5, _seconds)
+    heartbeat_interval: float = _option(5, _seconds)
+    process_expiry: float = _option(30, _seconds)
+    shutdown_timeout: float = _option(30, _seconds)
+    max_jobs_per_child: int = _option(10_000, _at_least(1))
+    max_child_memory: int | None = _option(None, _at_least(1, or_none=True))
+    misfire_policy: str = _option(MisfirePolicy.RUN_ONCE, _one_of(*MisfirePolicy))
+    misfire_threshold: float = _option(60, _seconds)
+    max_job_depth: int = _option(5, _at_least(0))
+    max_fan_out: int = _option(10, _at_least(1))
+    max_input_bytes: int = _option(1024 * 1024, _at_least(1))
+    max_output_bytes: int = _option(1024 * 1024, _at_least(1))
+    retention: float = _option(30 * 24 * 3600, _seconds)
+    keep_last: int = _option(10, _at_least(0))
+
+
+OPTIONS = {option.name.upper(): option for option in fields(Config)}
+
+
+@functools.cache
+def get_config() -> Config:
+    """The project's settings over the defaults; raises ConfigurationError naming every problem."""
+    stated = getattr(settings, SETTING_NAME, {})
+    problems = find_problems(stated)
+    if problems:
+        raise ConfigurationError(problems)
+    values = {OPTIONS[key].name: value for key, value in stated.items()}
+    if "seed" in values:
+        values["seed"] = SeedConfig(**values["seed"])
+    values.setdefault("owner", _default_owner())
+    return Config(**values)
+
+
+def find_problems(stated: object) -> list[str]:
+    """Everything that is wrong with the setting, one sentence each; empty if all is well."""
+    if not isinstance(stated, Mapping):
+        return [f"{SETTING_NAME} must be a dict, not {type(stated).__name__}."]
+    problems = []
+    for key, value in stated.items():
+        if key not in OPTIONS:
+            problems.append(_unknown(key))
+        elif key == "SEED":
+            problems += _seed_problems(value)
+        elif complaint := OPTIONS[key].metadata["rule"](value):
+            problems.append(f"{SETTING_NAME}[{key!r}] {complaint}, not {value!r}.")
+    return problems or _contradictions(stated)
+
+
+def _unknown(key: object) -> str:
+    near = get_close_matches(str(key).upper(), OPTIONS, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else " The reference lists the options."
+    return f"{SETTING_NAME} has no option {key!r}.{hint}"
+
+
+def _seed_problems(value: object) -> list[str]:
+    known = [option.name for option in fields(SeedConfig)]
+    if not isinstance(value, Mapping):
+        return [f"{SETTING_NAME}['SEED'] must be a dict with the keys {', '.join(known)}, not {value!r}."]
+    problems = [
+        f"{SETTING_NAME}['SEED'] has no key {key!r}; it knows {', '.join(known)}." for key in value if key not in known
+    ]
+    problems += [
+        f"{SETTING_NAME}['SEED'][{key!r}] {complaint}, not {flag!r}."
+        for key, flag in value.items()
+        if key in known and (complaint := _boolean(flag))
+    ]
+    return problems
+
+
+def _contradictions(stated: Mapping[str, Any]) -> list[str]:
+    """Values that are fine alone and wrong together."""
+
+    def value(key: str) -> Any:
+        return stated.get(key, OPTIONS[key].default)
+
+    problems = []
+    if value("PROCESS_EXPIRY") < 2 * value("HEARTBEAT_INTERVAL"):
+        problems.append(
+            f"{SETTING_NAME}['PROCESS_EXPIRY'] ({value('PROCESS_EXPIRY')}) must be at least twice HEARTBEAT_INTERVAL "
+            f"({value('HEARTBEAT_INTERVAL')}), or one late beat makes a live process lose its jobs."
+        )
+    if value("MAX_RETRY_DELAY") < value("RETRY_DELAY"):
+        problems.append(
+            f"{SETTING_NAME}['MAX_RETRY_DELAY'] ({value('MAX_RETRY_DELAY')}) is below RETRY_DELAY "
+            f"({value('RETRY_DELAY')}); raise the one or lower the other."
+        )
+    return problems
+
+
+def _forget_config(*, setting: str, **_kwargs: object) -> None:
+    if setting in (SETTING_NAME, "DATABASES"):
+        get_config.cache_clear()
+
+
+setting_changed.connect(_forget_config, dispatch_uid="chainsched.conf")

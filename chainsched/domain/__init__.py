@@ -1,0 +1,1 @@
+"""Rules: pure decisions and values, without database, clock, settings or logging."""

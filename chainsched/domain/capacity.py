@@ -1,0 +1,96 @@
+"""Who may start now: the global limit, the groups' limits, and the order of the queue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+UNLIMITED = None
+
+
+@dataclass(slots=True)
+class Room:
+    """What is left of the limits while a turn admits rows one after the other."""
+
+    total: int | None
+    groups: dict[int, int] = field(default_factory=dict)
+
+    def admits(self, group_id: int | None) -> bool:
+        if self.total is not UNLIMITED and self.total <= 0:
+            return False
+        return group_id is None or self.groups.get(group_id, 1) > 0
+
+    def take(self, group_id: int | None) -> None:
+        if self.total is not UNLIMITED:
+            self.total -= 1
+        if group_id is not None and group_id in self.groups:
+            self.groups[group_id] -= 1
+
+    @property
+    def full_groups(self) -> set[int]:
+        return {group_id for group_id, room in self.groups.items() if room <= 0}
+
+    @property
+    def is_full(self) -> bool:
+        return self.total is not UNLIMITED and self.total <= 0
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A queue row as far as its place in the order matters."""
+
+    row_id: int
+    group_id: int | None
+    turn: int
+
+
+def room(
+    *,
+    max_active: int | None,
+    limits: Mapping[int, int | None],
+    disabled: Iterable[int],
+    active: Mapping[int | None, int],
+) -> Room:
+    """The room that is left, from the limits and the live rows; a lowered limit never makes it negative."""
+    total = UNLIMITED if max_active is None else max(max_active - sum(active.values()), 0)
+    groups = {
+        group_id: max(limit - active.get(group_id, 0), 0) for group_id, limit in limits.items() if limit is not None
+    }
+    return Room(total=total, groups=groups | dict.fromkeys(disabled, 0))
+
+
+def admit(candidates: Iterable[Candidate], *, room: Room) -> list[Candidate]:
+    """Those that may start, in the given order; a full group lets the others pass. Takes their places in ``room``."""
+    admitted = []
+    for candidate in candidates:
+        if room.is_full:
+            break
+        if room.admits(candidate.group_id):
+            room.take(candidate.group_id)
+            admitted.append(candidate)
+    return admitted
+
+
+def effective_priority(*, own: int | None, group: int, boost: int) -> int:
+    """The one number that a queue row is ranked by: the manifest's priority, else its group's, plus the boost."""
+    return max(0, min(31, (group if own is None else own) + boost))
+
+
+def assign_turns(
+    places: Sequence[tuple[int | None, int]], *, present: int, last: Mapping[tuple[int, int], int]
+) -> list[int]:
+    """The turn of each new row, so that within one priority groups take turns and none starves.
+
+    ``places`` are the (group, priority) of the rows in their order; ``present`` is the turn that dispatch has
+    reached; ``last`` is the last turn that waits in a place. A row without a group stands for itself.
+    """
+    reached: dict[tuple[int | None, int], int] = {}
+    turns = []
+    for place in places:
+        group_id, priority = place
+        waiting = present if group_id is None else last.get((group_id, priority), present)
+        turn = max(present, reached.get(place, waiting)) + 1
+        if group_id is not None:
+            reached[place] = turn
+        turns.append(turn)
+    return turns

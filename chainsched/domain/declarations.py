@@ -1,0 +1,247 @@
+"""What code declares about manifests and groups, as values; nothing here touches a database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, TypedDict
+
+from chainsched.domain import cron, exclusions
+from chainsched.domain.exclusions import Exclusion
+from chainsched.domain.schedules import CronSchedule, Interval, Once, Schedule
+from chainsched.domain.states import MisfirePolicy, RunCondition, ScheduleType
+from chainsched.exceptions import DeclarationError, InvalidSchedule
+
+MAX_NAME_LENGTH = 200
+MAX_PRIORITY = 31
+
+
+class Options(TypedDict, total=False):
+    """What may be stated about a manifest and its group. What is not stated keeps the value it has."""
+
+    group: str
+    group_max_active_jobs: int | None
+    group_priority: int
+    group_enabled: bool
+    priority: int | None
+    enabled: bool
+    max_retries: int | None
+    retry_delay: float | timedelta | None
+    retry_multiplier: float | None
+    max_retry_delay: float | timedelta | None
+    timeout: float | timedelta | None
+    timezone: str
+    jitter: float | timedelta
+    exclusions: Sequence[Exclusion]
+    misfire: MisfirePolicy | str
+    misfire_threshold: float | timedelta | None
+
+
+class DependentOptions(Options, total=False):
+    """What may be stated about a dependent on top."""
+
+    run_condition: RunCondition
+    dormant: bool
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class ManifestItem:
+    """One member of a batch: its id within the batch, its input, its parent, and options of its own."""
+
+    id: str
+    input: Any
+    depends_on: str | None
+    options: Mapping[str, Any]
+
+    def __init__(self, id: str, input: Any = None, depends_on: str | None = None, **options: Any) -> None:
+        object.__setattr__(self, "id", id)
+        object.__setattr__(self, "input", input)
+        object.__setattr__(self, "depends_on", depends_on)
+        object.__setattr__(self, "options", dict(options))
+
+
+Items = Iterable[ManifestItem] | Callable[[], Iterable[ManifestItem]]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDeclaration:
+    """A group by name, with the columns that the code states."""
+
+    name: str
+    stated: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """A manifest as the code declares it; ``stated`` holds only the columns that the code names."""
+
+    external_id: str
+    workflow: str
+    input: Any
+    group: GroupDeclaration
+    stated: Mapping[str, Any]
+    depends_on: str | None = None
+    batch: str = ""
+
+
+def schedule_columns(
+    schedule: Schedule | None, *, depends_on: str | None, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The columns that make a manifest run; those of other schedule types are emptied."""
+    columns: dict[str, Any] = {
+        "schedule_type": ScheduleType.ON_DEMAND,
+        "cron_expression": "",
+        "interval_seconds": None,
+        "once_at": None,
+        "run_condition": RunCondition.NONE,
+    }
+    if depends_on is not None:
+        is_dormant = options.get("dormant", False)
+        columns["schedule_type"] = ScheduleType.DORMANT_DEPENDENT if is_dormant else ScheduleType.DEPENDENT
+        columns["run_condition"] = RunCondition(options.get("run_condition", RunCondition.SUCCESS))
+    elif isinstance(schedule, CronSchedule):
+        columns |= {"schedule_type": ScheduleType.CRON, "cron_expression": schedule.expression}
+    elif isinstance(schedule, Interval):
+        columns |= {"schedule_type": ScheduleType.INTERVAL, "interval_seconds": schedule.seconds}
+    elif isinstance(schedule, Once):
+        columns |= {"schedule_type": ScheduleType.ONCE, "once_at": schedule.at}
+    elif schedule is not None:
+        raise InvalidSchedule(f"{schedule!r} is no schedule; write Every.minutes(5), Cron.daily(hour=2) or Once(at=…).")
+    return columns
+
+
+def option_columns(options: Mapping[str, Any], *, external_id: str) -> dict[str, Any]:
+    """The manifest's columns that the options state; raises DeclarationError naming the manifest and the option."""
+    columns: dict[str, Any] = {}
+    for name, value in options.items():
+        if name in _MANIFEST_OPTIONS:
+            column, read = _MANIFEST_OPTIONS[name]
+            columns[column] = _read(name, value, read, external_id=external_id)
+        elif name not in _GROUP_OPTIONS and name not in ("group", "run_condition", "dormant"):
+            known = ", ".join(sorted({*_MANIFEST_OPTIONS, *_GROUP_OPTIONS, "group", "run_condition", "dormant"}))
+            raise DeclarationError(
+                f"Manifest {external_id!r}: there is no option {name!r}. The options are {known}.",
+                external_id=external_id,
+            )
+    return columns
+
+
+def group_of(options: Mapping[str, Any], *, default: str, external_id: str) -> GroupDeclaration:
+    """The group that the options name, or the default one, with what they state about it."""
+    name = _read("group", options.get("group", default), check_name, external_id=external_id)
+    stated = {
+        column: _read(option, options[option], read, external_id=external_id)
+        for option, (column, read) in _GROUP_OPTIONS.items()
+        if option in options
+    }
+    return GroupDeclaration(name, stated)
+
+
+def merge_groups(declarations: Iterable[Declaration]) -> dict[str, dict[str, Any]]:
+    """What is stated about each group; two members that state different values are refused."""
+    groups: dict[str, dict[str, Any]] = {}
+    for declaration in declarations:
+        known = groups.setdefault(declaration.group.name, {})
+        for column, value in declaration.group.stated.items():
+            if known.setdefault(column, value) != value:
+                raise DeclarationError(
+                    f"Group {declaration.group.name!r} is declared with {column} = {known[column]!r} and, by manifest "
+                    f"{declaration.external_id!r}, with {value!r}. State it once, or the same everywhere.",
+                    external_id=declaration.external_id,
+                )
+    return groups
+
+
+def check_name(value: Any) -> str:
+    """A name as people write it: not empty, printable, without space at its ends, at most 200 characters."""
+    if not isinstance(value, str) or not value or value != value.strip() or not value.isprintable():
+        raise ValueError("must be a printable text without space at its ends")
+    if len(value) > MAX_NAME_LENGTH:
+        raise ValueError(f"must be at most {MAX_NAME_LENGTH} characters long, not {len(value)}")
+    return value
+
+
+def _read(name: str, value: Any, read: Callable[[Any], Any], *, external_id: str) -> Any:
+    try:
+        return read(value)
+    except ValueError as error:
+        raise DeclarationError(
+            f"Manifest {external_id!r}: {name} {error} (it is {value!r}).", external_id=external_id
+        ) from error
+
+
+def _priority(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_PRIORITY:
+        raise ValueError(f"must be a whole number from 0 to {MAX_PRIORITY}")
+    return value
+
+
+def _count(minimum: int) -> Callable[[Any], int]:
+    def read(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+            raise ValueError(f"must be a whole number of at least {minimum}")
+        return value
+
+    return read
+
+
+def _seconds(minimum: int) -> Callable[[Any], int]:
+    def read(value: Any) -> int:
+        seconds = value.total_seconds() if isinstance(value, timedelta) else value
+        is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+        if not is_number or seconds < minimum or seconds != int(seconds):
+            raise ValueError(f"must be a timedelta or a whole number of seconds, at least {minimum}")
+        return int(seconds)
+
+    return read
+
+
+def _multiplier(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value < float("inf"):
+        raise ValueError("must be a number of at least 1")
+    return float(value)
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("must be True or False")
+    return value
+
+
+def _zone(value: Any) -> str:
+    cron.zone_named(value)
+    return str(value)
+
+
+def _misfire(value: Any) -> MisfirePolicy:
+    try:
+        return MisfirePolicy(value)
+    except ValueError:
+        raise ValueError("must be " + " or ".join(repr(policy.value) for policy in MisfirePolicy)) from None
+
+
+def _optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else read(value)
+
+
+_MANIFEST_OPTIONS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
+    "priority": ("priority", _optional(_priority)),
+    "enabled": ("is_enabled", _flag),
+    "max_retries": ("max_retries", _optional(_count(0))),
+    "retry_delay": ("retry_delay_seconds", _optional(_seconds(0))),
+    "retry_multiplier": ("retry_multiplier", _optional(_multiplier)),
+    "max_retry_delay": ("max_retry_delay_seconds", _optional(_seconds(0))),
+    "timeout": ("timeout_seconds", _optional(_seconds(1))),
+    "timezone": ("timezone", _zone),
+    "jitter": ("jitter_seconds", _seconds(0)),
+    "exclusions": ("exclusions", exclusions.to_json),
+    "misfire": ("misfire_policy", _misfire),
+    "misfire_threshold": ("misfire_threshold_seconds", _optional(_seconds(0))),
+}
+
+_GROUP_OPTIONS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
+    "group_max_active_jobs": ("max_active_jobs", _optional(_count(1))),
+    "group_priority": ("priority", _priority),
+    "group_enabled": ("is_enabled", _flag),
+}

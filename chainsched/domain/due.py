@@ -1,0 +1,264 @@
+"""Whether a manifest should be queued now and, if not, why; and when to look at it next.
+
+The manager's turn, the alarm and ``explain`` all ask the same two questions here.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from chainsched.domain import exclusions
+from chainsched.domain.schedules import (
+    CronSchedule,
+    Interval,
+    Once,
+    Timing,
+    latest_boundary,
+    next_boundary,
+    next_occurrence,
+)
+from chainsched.domain.states import MisfirePolicy, ScheduleType, Source
+from chainsched.exceptions import InvalidSchedule
+
+
+class OpenItem(enum.StrEnum):
+    """The one thing that a manifest may have under way."""
+
+    RUNNING = "running"
+    PENDING = "pending"
+    QUEUED = "queued"
+    DEAD_LETTER = "dead_letter"
+
+
+class Reason(enum.StrEnum):
+    """Why a manifest is or is not queued now; the value is the stable code."""
+
+    DUE = "due"
+    TRIGGERED = "triggered"
+    PARENT_RAN = "parent_ran"
+    NOT_DUE = "not_due"
+    RUNNING = "running"
+    PENDING = "pending"
+    QUEUED = "queued"
+    AWAITING_DEAD_LETTER = "awaiting_dead_letter"
+    DISABLED = "disabled"
+    GROUP_DISABLED = "group_disabled"
+    RETIRED = "retired"
+    DONE = "done"
+    PARENT_MISSING = "parent_missing"
+    PARENT_DISABLED = "parent_disabled"
+    PARENT_NOT_AHEAD = "parent_not_ahead"
+    ON_DEMAND = "on_demand"
+    DORMANT = "dormant"
+    MISFIRE_SKIPPED = "misfire_skipped"
+    EXCLUDED = "excluded"
+    UNSCHEDULABLE = "unschedulable"
+
+
+IN_WORDS = {
+    Reason.DUE: "its time has come",
+    Reason.TRIGGERED: "somebody triggered it",
+    Reason.PARENT_RAN: "its parent ran and matched its condition",
+    Reason.NOT_DUE: "its next run is not due yet",
+    Reason.RUNNING: "it is running",
+    Reason.PENDING: "it is dispatched and waits for a worker",
+    Reason.QUEUED: "it is queued and waits to be dispatched",
+    Reason.AWAITING_DEAD_LETTER: "a dead letter awaits a decision: retry or acknowledge it",
+    Reason.DISABLED: "it is disabled",
+    Reason.GROUP_DISABLED: "its group is disabled",
+    Reason.RETIRED: "its declaration is gone from the code",
+    Reason.DONE: "it was a one-time job and has had its run",
+    Reason.PARENT_MISSING: "it depends on a manifest that no longer exists",
+    Reason.PARENT_DISABLED: "its parent is disabled",
+    Reason.PARENT_NOT_AHEAD: "its parent has not run since, or not with the outcome it waits for",
+    Reason.ON_DEMAND: "it has no schedule and runs only when triggered",
+    Reason.DORMANT: "it is dormant and runs only when its parent activates it",
+    Reason.MISFIRE_SKIPPED: "it was found too late, and its misfire policy is to skip",
+    Reason.EXCLUDED: "an exclusion covers this time",
+    Reason.UNSCHEDULABLE: "its schedule cannot be computed",
+}
+
+_OPEN_REASONS = {
+    OpenItem.RUNNING: Reason.RUNNING,
+    OpenItem.PENDING: Reason.PENDING,
+    OpenItem.QUEUED: Reason.QUEUED,
+    OpenItem.DEAD_LETTER: Reason.AWAITING_DEAD_LETTER,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Everything that the two questions rest on, with the project's defaults filled in."""
+
+    manifest_id: int
+    external_id: str
+    schedule_type: ScheduleType
+    cron_expression: str
+    zone: str
+    interval_seconds: int | None
+    once_at: datetime | None
+    jitter_seconds: int
+    exclusions: Sequence[Any]
+    misfire_policy: MisfirePolicy
+    misfire_threshold: timedelta
+    is_enabled: bool
+    is_group_enabled: bool
+    is_retired: bool
+    is_done: bool
+    parent_id: int | None
+    is_parent_enabled: bool
+    next_run_at: datetime | None
+    trigger_at: datetime | None
+    due_execution: int
+    covered_execution: int
+    last_finished_run: datetime | None
+    open_item: OpenItem | None = None
+
+    @property
+    def is_behind_parent(self) -> bool:
+        """Whether its parent ran, as its condition asks, after what it was last queued for."""
+        return self.due_execution > self.covered_execution
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The answer: queue it, for which time and on whose behalf, or why not and when to look again."""
+
+    reason: Reason
+    source: Source | None = None
+    scheduled_for: datetime | None = None
+    look_again_at: datetime | None = None
+    detail: str = ""
+
+    @property
+    def is_yes(self) -> bool:
+        return self.source is not None
+
+    @property
+    def in_words(self) -> str:
+        return IN_WORDS[self.reason] + (f" ({self.detail})" if self.detail else "")
+
+
+def decide(facts: Facts, *, now: datetime) -> Decision:
+    """Say whether the manifest should be queued now and, if not, why."""
+    if facts.open_item is not None:
+        return Decision(_OPEN_REASONS[facts.open_item])
+    if facts.trigger_at is not None and facts.trigger_at <= now:
+        return _decide_wish(facts, facts.trigger_at)
+    if (obstacle := find_obstacle(facts)) is not None:
+        return Decision(obstacle, look_again_at=_wish(facts))
+    if facts.schedule_type is ScheduleType.DEPENDENT:
+        return _decide_dependent(facts, now)
+    try:
+        return _decide_timed(facts, now)
+    except InvalidSchedule as error:
+        return Decision(Reason.UNSCHEDULABLE, detail=str(error))
+
+
+def alarm(facts: Facts, *, now: datetime, is_fresh: bool = False) -> datetime | None:
+    """When the manager should look at the manifest next; None for never, until something arms it again.
+
+    ``is_fresh`` says that the schedule begins now: it was declared, edited or enabled, and nothing is made up for.
+    Raises InvalidSchedule when the schedule cannot be computed.
+    """
+    if facts.open_item is not None:
+        return None
+    if find_obstacle(facts) is not None:
+        return _wish(facts)
+    if facts.schedule_type is ScheduleType.DEPENDENT:
+        own = now if facts.is_behind_parent else None
+    else:
+        own = _next_run(facts, now=now, is_fresh=is_fresh)
+    return min((time for time in (own, _wish(facts)) if time is not None), default=None)
+
+
+def find_obstacle(facts: Facts) -> Reason | None:
+    """What forbids every run that nobody asked for in person."""
+    for is_met, reason in (
+        (facts.is_retired, Reason.RETIRED),
+        (not facts.is_enabled, Reason.DISABLED),
+        (not facts.is_group_enabled, Reason.GROUP_DISABLED),
+        (facts.is_done, Reason.DONE),
+        (facts.schedule_type is ScheduleType.ON_DEMAND, Reason.ON_DEMAND),
+        (facts.schedule_type is ScheduleType.DORMANT_DEPENDENT, Reason.DORMANT),
+        (facts.schedule_type is ScheduleType.DEPENDENT and facts.parent_id is None, Reason.PARENT_MISSING),
+        (facts.schedule_type is ScheduleType.DEPENDENT and not facts.is_parent_enabled, Reason.PARENT_DISABLED),
+    ):
+        if is_met:
+            return reason
+    return None
+
+
+def timing_of(facts: Facts) -> Timing:
+    """The manifest's schedule as a value; raises InvalidSchedule when a stored part of it is broken."""
+    return Timing(
+        schedule=_schedule_of(facts),
+        zone=facts.zone,
+        exclusions=exclusions.from_json(facts.exclusions),
+        jitter_seconds=facts.jitter_seconds,
+        jitter_key=facts.external_id,
+    )
+
+
+def _decide_wish(facts: Facts, wanted_at: datetime) -> Decision:
+    """A wish of a person runs a disabled manifest, but not one in a disabled group."""
+    if not facts.is_group_enabled:
+        return Decision(Reason.GROUP_DISABLED)
+    return Decision(Reason.TRIGGERED, source=Source.TRIGGER, scheduled_for=wanted_at)
+
+
+def _decide_dependent(facts: Facts, now: datetime) -> Decision:
+    if facts.is_behind_parent:
+        return Decision(Reason.PARENT_RAN, source=Source.DEPENDENCY, scheduled_for=now)
+    return Decision(Reason.PARENT_NOT_AHEAD, look_again_at=_wish(facts))
+
+
+def _decide_timed(facts: Facts, now: datetime) -> Decision:
+    if facts.next_run_at is None or facts.next_run_at > now:
+        return Decision(Reason.NOT_DUE, look_again_at=facts.next_run_at)
+    timing = timing_of(facts)
+    if exclusions.is_excluded(timing.exclusions, moment=now, zone=timing.zone):
+        return Decision(Reason.EXCLUDED, look_again_at=_after_exclusion(timing, now))
+    boundary = facts.next_run_at
+    if facts.misfire_policy is MisfirePolicy.SKIP and not isinstance(timing.schedule, Once):
+        boundary = latest_boundary(timing, first=facts.next_run_at, until=now)
+        if now - boundary > facts.misfire_threshold:
+            again = next_boundary(timing, first=facts.next_run_at, after=now)
+            return Decision(Reason.MISFIRE_SKIPPED, look_again_at=again)
+    return Decision(Reason.DUE, source=Source.SCHEDULE, scheduled_for=boundary)
+
+
+def _after_exclusion(timing: Timing, now: datetime) -> datetime | None:
+    """An occurrence of a cron inside an exclusion is dropped; an interval or once run waits for its end."""
+    if isinstance(timing.schedule, CronSchedule):
+        return next_occurrence(timing, after=now)
+    return exclusions.end_of_exclusion(timing.exclusions, moment=now, zone=timing.zone)
+
+
+def _next_run(facts: Facts, *, now: datetime, is_fresh: bool) -> datetime | None:
+    timing = timing_of(facts)
+    if not isinstance(timing.schedule, Interval):
+        return next_occurrence(timing, after=now)
+    interval = timedelta(seconds=timing.schedule.seconds)
+    if facts.last_finished_run is None:
+        return next_occurrence(timing, after=now - interval)
+    return next_occurrence(timing, after=now if is_fresh else facts.last_finished_run)
+
+
+def _wish(facts: Facts) -> datetime | None:
+    """The wish that stands; it waits while the group is off."""
+    return facts.trigger_at if facts.is_group_enabled else None
+
+
+def _schedule_of(facts: Facts) -> CronSchedule | Interval | Once:
+    if facts.schedule_type is ScheduleType.CRON:
+        return CronSchedule(facts.cron_expression)
+    if facts.schedule_type is ScheduleType.INTERVAL and facts.interval_seconds is not None:
+        return Interval(facts.interval_seconds)
+    if facts.schedule_type is ScheduleType.ONCE and facts.once_at is not None:
+        return Once(facts.once_at)
+    raise InvalidSchedule(f"{facts.external_id}: a manifest of type {facts.schedule_type} has no times of its own.")

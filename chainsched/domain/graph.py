@@ -1,0 +1,68 @@
+"""The dependency graph: circles, depth, and what groups owe each other."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from graphlib import CycleError as FoundCycle
+from graphlib import TopologicalSorter
+
+from chainsched.exceptions import CycleError, LimitExceeded
+
+Parents = Mapping[str, str | None]
+
+
+def check_manifests(parents: Parents) -> list[str]:
+    """The manifests with every parent before its dependents; raises CycleError naming the members of a circle."""
+    sorter = TopologicalSorter({child: [parent] if parent else [] for child, parent in parents.items()})
+    try:
+        return list(sorter.static_order())
+    except FoundCycle as found:
+        members = list(dict.fromkeys(found.args[1]))
+        raise CycleError(
+            f"Circular dependency among manifests: [{', '.join(members)}]. "
+            "A manifest cannot depend on itself or on its own descendants.",
+            members=members,
+        ) from None
+
+
+def check_groups(edges: Iterable[tuple[str, str]]) -> None:
+    """Refuse a circle between groups; inside one group all is fine.
+
+    ``edges`` are pairs of the parent's group and the dependent's.
+    """
+    predecessors: dict[str, set[str]] = defaultdict(set)
+    for parent, child in edges:
+        if parent != child:
+            predecessors[child].add(parent)
+    try:
+        TopologicalSorter(predecessors).prepare()
+    except FoundCycle as found:
+        members = sorted(set(found.args[1]))
+        raise CycleError(
+            f"Circular dependency detected among manifest groups: [{', '.join(members)}]. "
+            "Manifest groups must form a directed acyclic graph (DAG).",
+            members=members,
+        ) from None
+
+
+def depths(order: Iterable[str], *, parents: Parents, known: Mapping[str, int], limit: int) -> dict[str, int]:
+    """How many manifests stand above each, in an order with parents first; ``known`` holds what is stored already.
+
+    Raises LimitExceeded for one that stands too deep.
+    """
+    found: dict[str, int] = {}
+    for child in order:
+        parent = parents.get(child)
+        depth = 0 if parent is None else found.get(parent, known.get(parent, 0)) + 1
+        if depth > limit:
+            raise LimitExceeded(
+                f"Manifest {child!r} would stand at depth {depth}; MAX_JOB_DEPTH allows {limit}. "
+                "Let it depend on a manifest further up, or raise CHAINSCHED['MAX_JOB_DEPTH'].",
+                value=depth,
+                limit=limit,
+                setting="MAX_JOB_DEPTH",
+                external_id=child,
+            )
+        found[child] = depth
+    return found

@@ -1,0 +1,105 @@
+"""Typed inputs and outputs: the annotated type is the contract, JSON is the form that is stored."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from chainsched.exceptions import InvalidInput, InvalidWorkflow
+
+MAX_DEPTH = 50
+
+
+class InputType:
+    """The type of a workflow's input: validates what is declared, loads what is stored.
+
+    ``annotation`` is looked up when it is first needed, so that a type may be defined after its workflow.
+    """
+
+    def __init__(self, annotation: Callable[[], Any], *, workflow: str) -> None:
+        self._annotation = annotation
+        self._workflow = workflow
+
+    @cached_property
+    def adapter(self) -> TypeAdapter[Any]:
+        annotation = self._annotation()
+        try:
+            return TypeAdapter(annotation)
+        except PydanticSchemaGenerationError as error:
+            raise InvalidWorkflow(
+                f"The input type of workflow {self._workflow} cannot be stored as JSON: {_first_line(error)} "
+                "Use a dataclass, a pydantic model, a TypedDict or plain values."
+            ) from error
+
+    def dump(self, value: Any, *, max_bytes: int) -> Any:
+        """The JSON form of an input, checked against the type; raises InvalidInput naming each problem."""
+        checked = self._validate(value)
+        plain = self.adapter.dump_python(checked, mode="json")
+        return to_document(plain, what=f"The input of workflow {self._workflow}", max_bytes=max_bytes)
+
+    def load(self, stored: Any) -> Any:
+        """The typed input behind its stored form; raises InvalidInput when the form no longer fits the type."""
+        return self._validate(stored)
+
+    def _validate(self, value: Any) -> Any:
+        try:
+            return self.adapter.validate_python(value, extra="forbid")
+        except ValidationError as error:
+            problems = [_problem(entry) for entry in error.errors(include_url=False, include_input=False)]
+            raise InvalidInput(
+                f"The input does not fit workflow {self._workflow}: {'; '.join(problems)}", problems=problems
+            ) from error
+
+
+def to_document(value: Any, *, what: str, max_bytes: int) -> Any:
+    """The value as JSON holds it, if both databases can store that and it is not too large or too deep."""
+    try:
+        document = json.dumps(to_jsonable_python(value), allow_nan=False, ensure_ascii=False)
+        size = len(document.encode())
+    except (PydanticSerializationError, ValueError, TypeError, RecursionError) as error:
+        raise InvalidInput(f"{what} has no JSON form: {_first_line(error)}") from error
+    if size > max_bytes:
+        raise InvalidInput(f"{what} is {size:,} bytes of JSON; at most {max_bytes:,} are stored.")
+    plain = json.loads(document)
+    if "\\u0000" in document and _holds_nul(plain):
+        raise InvalidInput(f"{what} holds a NUL character, which databases cannot store. Remove it.")
+    if _depth_exceeds(plain, MAX_DEPTH):
+        raise InvalidInput(f"{what} is nested more than {MAX_DEPTH} levels deep.")
+    return plain
+
+
+def _problem(entry: Any) -> str:
+    place = ".".join(str(part) for part in entry["loc"])
+    return f"{place}: {entry['msg']}" if place else str(entry["msg"])
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
+def _depth_exceeds(value: Any, limit: int) -> bool:
+    level = [value]
+    for _ in range(limit):
+        level = [child for item in level for child in _children(item)]
+        if not level:
+            return False
+    return True
+
+
+def _holds_nul(value: Any) -> bool:
+    if isinstance(value, str):
+        return "\0" in value
+    if isinstance(value, dict) and any("\0" in key for key in value):
+        return True
+    return any(_holds_nul(child) for child in _children(value))
+
+
+def _children(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return value if isinstance(value, list) else []

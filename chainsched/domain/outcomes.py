@@ -1,0 +1,124 @@
+"""How an execution ended, in a form that any database can store, and what follows from it."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import re
+import traceback
+from dataclasses import dataclass
+from typing import Any
+
+from chainsched.domain.states import ExecutionState, RunCondition
+from chainsched.exceptions import GiveUp
+
+MAX_TEXT = 64 * 1024
+MAX_TYPE_NAME = 200
+CUT_MARK = "\n… (cut: the text was {length:,} characters long)"
+
+_UNWRITABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff]")
+_NUMBERS = re.compile(r"\d+")
+
+
+class FailureType(enum.StrEnum):
+    """What ended an attempt, where no exception of the user's code did."""
+
+    LOST = "lost"
+    TIMEOUT = "timeout"
+    KILLED = "killed"
+    BAD_INPUT = "bad_input"
+    BAD_OUTPUT = "bad_output"
+    UNKNOWN_WORKFLOW = "unknown_workflow"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an attempt ended. ``is_hopeless`` says that time cannot mend it, so it is not tried again."""
+
+    state: ExecutionState
+    output: Any = None
+    failure_type: str = ""
+    failure_reason: str = ""
+    failure_traceback: str = ""
+    failure_fingerprint: str = ""
+    is_hopeless: bool = False
+
+    @property
+    def was_lost(self) -> bool:
+        return self.failure_type == FailureType.LOST
+
+
+def completed(output: Any) -> Outcome:
+    """The outcome of user code that returned; ``output`` is its JSON form."""
+    return Outcome(ExecutionState.COMPLETED, output=output)
+
+
+def failed(failure_type: FailureType, reason: str) -> Outcome:
+    """A failure that has no exception of the user's code behind it."""
+    return Outcome(
+        ExecutionState.FAILED,
+        failure_type=failure_type,
+        failure_reason=writable(reason),
+        failure_fingerprint=_fingerprint(failure_type, "", reason),
+        is_hopeless=failure_type is FailureType.BAD_INPUT,
+    )
+
+
+def raised(error: BaseException) -> Outcome:
+    """The outcome of user code that raised, as text: nothing is ever rebuilt from it."""
+    name = writable(type(error).__qualname__)[:MAX_TYPE_NAME]
+    reason = _text_of(error)
+    return Outcome(
+        ExecutionState.FAILED,
+        failure_type=name,
+        failure_reason=reason,
+        failure_traceback=_traceback_of(error),
+        failure_fingerprint=_fingerprint(name, _place_of(error), reason),
+        is_hopeless=isinstance(error, GiveUp),
+    )
+
+
+def matches(condition: RunCondition, *, state: ExecutionState, is_dead_lettered: bool) -> bool:
+    """Whether an outcome makes a dependent with this condition due.
+
+    An attempt with retries left is no outcome and never reaches this question.
+    """
+    if state is ExecutionState.COMPLETED:
+        return condition in (RunCondition.SUCCESS, RunCondition.COMPLETION)
+    if state is ExecutionState.FAILED:
+        return is_dead_lettered and condition in (RunCondition.FAILURE, RunCondition.COMPLETION)
+    return condition is RunCondition.COMPLETION
+
+
+def writable(text: str) -> str:
+    """The text as both databases can store it: no NUL, no control characters, no lone surrogates, not too long."""
+    cut = text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + CUT_MARK.format(length=len(text))
+    return _UNWRITABLE.sub("\N{REPLACEMENT CHARACTER}", cut)
+
+
+def _text_of(error: BaseException) -> str:
+    """The exception's own words; one whose ``__str__`` fails still gets a readable reason."""
+    try:
+        return writable(str(error)) or type(error).__qualname__
+    except Exception as nested:  # noqa: BLE001 - the user's __str__ may raise anything
+        return f"(its message cannot be read: {type(nested).__qualname__})"
+
+
+def _traceback_of(error: BaseException) -> str:
+    try:
+        lines = traceback.TracebackException.from_exception(error, limit=60, max_group_width=5).format()
+        return writable("".join(lines))
+    except Exception as nested:  # noqa: BLE001 - formatting calls the user's __str__ and __cause__
+        return f"(its traceback cannot be read: {type(nested).__qualname__})"
+
+
+def _place_of(error: BaseException) -> str:
+    """Where it was raised: file and function of the innermost frame."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{frames[-1].filename}:{frames[-1].name}" if frames else ""
+
+
+def _fingerprint(failure_type: str, place: str, reason: str) -> str:
+    """The same for failures of one type at one place whose messages differ in numbers only."""
+    message = _NUMBERS.sub("#", reason[:500])
+    return hashlib.sha256(f"{failure_type}\n{place}\n{message}".encode(errors="replace")).hexdigest()[:32]

@@ -1,0 +1,59 @@
+"""Whether and when a failed attempt is made again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+JITTER = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often a job may fail, and how long the waits between its attempts are."""
+
+    max_retries: int
+    delay: timedelta
+    multiplier: float
+    max_delay: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class TryAgain:
+    """The attempt is made again after a wait."""
+
+    delay: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Surrender:
+    """The job is given up and goes to the dead letter."""
+
+    reason: str
+
+
+def after_failure(
+    policy: RetryPolicy, *, failures: int, is_hopeless: bool, was_lost: bool, spread: float
+) -> TryAgain | Surrender:
+    """Decide what follows a failed attempt.
+
+    ``failures`` counts this one too. ``is_hopeless`` says that time cannot mend it. An attempt that was lost with
+    its process is made again at once, the first time. ``spread`` is a number from -1 to 1 that the caller draws,
+    so that jobs that failed together do not come back together.
+    """
+    if is_hopeless:
+        return Surrender("Trying again cannot help")
+    limit = max(policy.max_retries, 1)
+    if failures >= limit:
+        return Surrender(f"Max retries exceeded ({failures} failures >= {limit} max retries)")
+    if was_lost and failures == 1:
+        return TryAgain(timedelta(0))
+    return TryAgain(backoff(policy, failures=failures, spread=spread))
+
+
+def backoff(policy: RetryPolicy, *, failures: int, spread: float) -> timedelta:
+    """The wait before the attempt that follows the given number of failures."""
+    ceiling = policy.max_delay.total_seconds()
+    # The exponent is bounded: beyond it the ceiling has long been reached, and a float would overflow.
+    grown = policy.delay.total_seconds() * policy.multiplier ** min(failures - 1, 60)
+    return timedelta(seconds=min(grown, ceiling) * (1 + JITTER * spread))

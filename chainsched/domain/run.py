@@ -1,0 +1,48 @@
+"""What a workflow is told about the run it is part of, and what it may do with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Protocol
+from uuid import UUID
+
+
+class RunControl(Protocol):
+    """What the engine does on behalf of a run."""
+
+    def activate(self, activations: Iterable[tuple[str, Any]]) -> list[str]:
+        """Queue dormant children of this run's manifest; returns the external ids that were queued."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """The run as its workflow sees it; ask for it with a parameter annotated ``RunContext``."""
+
+    execution_id: int
+    correlation_id: UUID
+    workflow: str
+    external_id: str
+    scheduled_for: datetime
+    attempt: int
+    cron_expression: str
+    timeout_seconds: float
+    parent_manifest_id: int | None
+    parent_execution_id: int | None
+    root_execution_id: int | None
+    causation_id: str
+    root_correlation_id: str
+    _control: RunControl = field(repr=False, compare=False)
+
+    def activate(self, external_id: str, input: Any = None) -> bool:
+        """Queue one dormant child with this input; False if it was queued or running already."""
+        return bool(self._control.activate([(external_id, input)]))
+
+    def activate_many(self, activations: Iterable[tuple[str, Any]]) -> list[str]:
+        """Queue several dormant children, all or none on an error; returns those that were queued.
+
+        A child that is queued or running already is skipped with a warning, which is no error.
+        """
+        return self._control.activate(activations)

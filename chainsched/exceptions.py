@@ -1,0 +1,97 @@
+"""Every error chainsched raises, under one root.
+
+A message names the thing, the fact and the remedy; the data behind it is on attributes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from django.core.exceptions import ImproperlyConfigured
+
+
+class ChainschedError(Exception):
+    """The root of all errors raised by chainsched."""
+
+
+class ConfigurationError(ChainschedError, ImproperlyConfigured):
+    """The CHAINSCHED setting is wrong; ``problems`` lists everything that is."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("The CHAINSCHED setting is wrong: " + " ".join(self.problems))
+
+
+class DeclarationError(ChainschedError, ValueError):
+    """A declared manifest cannot be accepted; ``external_id`` names it when one is known."""
+
+    def __init__(self, message: str, *, external_id: str | None = None) -> None:
+        self.external_id = external_id
+        super().__init__(message)
+
+
+class CycleError(DeclarationError):
+    """Manifests or groups depend on each other in a circle; ``members`` names them."""
+
+    def __init__(self, message: str, *, members: Sequence[str]) -> None:
+        self.members = tuple(members)
+        super().__init__(message)
+
+
+class LimitExceeded(DeclarationError):
+    """A graph grew past a limit; ``value``, ``limit`` and ``setting`` say which."""
+
+    def __init__(self, message: str, *, value: int, limit: int, setting: str, external_id: str | None = None) -> None:
+        self.value = value
+        self.limit = limit
+        self.setting = setting
+        super().__init__(message, external_id=external_id)
+
+
+class InvalidSchedule(ChainschedError, ValueError):
+    """A schedule that cannot be computed: a bad cron expression, interval, zone or exclusion."""
+
+
+class InvalidInput(ChainschedError, ValueError):
+    """An input does not fit the type that its workflow asks for; ``problems`` lists where."""
+
+    def __init__(self, message: str, *, problems: Sequence[str] = ()) -> None:
+        self.problems = tuple(problems)
+        super().__init__(message)
+
+
+class UnknownWorkflow(ChainschedError, LookupError):
+    """No workflow is registered under ``name``."""
+
+    def __init__(self, name: str, *, known: Sequence[str] = ()) -> None:
+        self.name = name
+        self.known = tuple(known)
+        listed = ", ".join(self.known) or "none"
+        super().__init__(
+            f"No workflow is registered as {name!r} (registered: {listed}). "
+            "Decorate the function with @workflow in a module that is imported at start, such as workflows.py."
+        )
+
+
+class InvalidWorkflow(ChainschedError, TypeError):
+    """A function cannot serve as a workflow: its signature or its name does not fit."""
+
+
+class ActivationError(ChainschedError, RuntimeError):
+    """A dormant child cannot be activated from here; the message says why."""
+
+    def __init__(self, message: str, *, external_id: str) -> None:
+        self.external_id = external_id
+        super().__init__(message)
+
+
+class ExecutionIsFinal(ChainschedError, RuntimeError):
+    """Executions are an audit trail: outside retention nobody may change or delete them."""
+
+
+class ProcessLost(ChainschedError, RuntimeError):
+    """This process was declared lost by others; it must start again under a new identity."""
+
+
+class GiveUp(ChainschedError):
+    """Raised by a job that knows that trying again is useless; it goes to the dead letter at once."""

@@ -1,0 +1,1 @@
+"""Stages: one verb a file, and the only home of transactions."""

@@ -1,0 +1,246 @@
+"""Stage 1 of 8: declare manifests in memory.
+
+Reads:  the registry of workflows.
+Writes: nothing outside this process.
+Next:   seed writes the declarations to rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, Unpack, cast
+
+from chainsched.conf import get_config
+from chainsched.domain.declarations import (
+    Declaration,
+    DependentOptions,
+    Items,
+    ManifestItem,
+    Options,
+    check_name,
+    group_of,
+    option_columns,
+    schedule_columns,
+)
+from chainsched.domain.schedules import Schedule
+from chainsched.exceptions import DeclarationError, InvalidInput, InvalidSchedule, UnknownWorkflow
+from chainsched.registry import registry
+
+WorkflowRef = Callable[..., Any] | str
+
+MAX_UNNAMED_ITEMS = 100
+
+
+class Pending(Protocol):
+    """Something declared whose members are read when seeding."""
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether reading the members calls a project's code."""
+        ...
+
+    def expand(self) -> Iterator[Declaration]:
+        """The declarations it stands for."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Single:
+    """One declared manifest."""
+
+    declaration: Declaration
+
+    @property
+    def is_dynamic(self) -> bool:
+        return False
+
+    def expand(self) -> Iterator[Declaration]:
+        yield self.declaration
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A declared batch; ``items`` may be a callable, which is called when seeding and never at import."""
+
+    workflow: WorkflowRef
+    name: str
+    items: Items
+    schedule: Schedule | None
+    root: str | None
+    needs_parents: bool
+    options: DependentOptions
+
+    @property
+    def is_dynamic(self) -> bool:
+        return callable(self.items)
+
+    def expand(self) -> Iterator[Declaration]:
+        items = list(self.items() if callable(self.items) else self.items)
+        if not self.name and "group" not in self.options and len(items) > MAX_UNNAMED_ITEMS:
+            raise DeclarationError(
+                f"An unnamed batch of {len(items)} items would make as many groups (at most {MAX_UNNAMED_ITEMS}). "
+                "Give the batch a name or a group."
+            )
+        return (self._declare(item) for item in items)
+
+    def _declare(self, item: ManifestItem) -> Declaration:
+        if not isinstance(item, ManifestItem):
+            raise DeclarationError(f"A batch is made of ManifestItem(id, input), not of {item!r}.")
+        external_id = f"{self.name}-{item.id}" if self.name else item.id
+        parent = item.depends_on or self.root
+        if self.needs_parents and parent is None:
+            raise DeclarationError(
+                f"Item {external_id!r} lacks depends_on. Name its parent: ManifestItem(id, input, depends_on=…).",
+                external_id=external_id,
+            )
+        options: Any = {"group": self.name or external_id, **self.options, **item.options}
+        found = declaration(
+            self.workflow, external_id, item.input, schedule=self.schedule, depends_on=parent, options=options
+        )
+        return replace(found, batch=self.name)
+
+
+class Schedules:
+    """What this process's code declares; ``chainsched.schedules`` is the one that is discovered and seeded."""
+
+    def __init__(self) -> None:
+        self._pending: list[Pending] = []
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._pending
+
+    def schedule(
+        self, workflow: WorkflowRef, external_id: str, input: Any, schedule: Schedule, **options: Unpack[Options]
+    ) -> Chain:
+        """Declare a manifest that runs on a schedule; the chain goes on from it."""
+        found = declaration(workflow, external_id, input, schedule=schedule, depends_on=None, options=options)
+        self._pending.append(Single(found))
+        return Chain(self, root=external_id, cursor=external_id)
+
+    def schedule_many(
+        self, workflow: WorkflowRef, name: str, items: Items, schedule: Schedule, **options: Unpack[Options]
+    ) -> Chain:
+        """Declare a batch on one schedule. Its name is its group, and ``name-id`` each member's external id."""
+        self.add(Batch(workflow, name, _keep(items), schedule, root=None, needs_parents=False, options=_copy(options)))
+        return Chain(self, root=None, cursor=None)
+
+    def add(self, pending: Pending) -> None:
+        """Take a declaration in."""
+        self._pending.append(pending)
+
+    def expand(self) -> list[Declaration]:
+        """Everything declared, with batches unfolded."""
+        return [found for pending in self._pending for found in pending.expand()]
+
+    def expand_static(self) -> list[Declaration]:
+        """What is known without calling a project's code, for checks."""
+        return [found for pending in self._pending if not pending.is_dynamic for found in pending.expand()]
+
+    def clear(self) -> None:
+        """Forget everything, for tests."""
+        self._pending.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Where a chain of declarations stands: its root (the last ``schedule``) and its cursor (the last declared)."""
+
+    schedules: Schedules
+    root: str | None
+    cursor: str | None
+
+    def schedule(
+        self, workflow: WorkflowRef, external_id: str, input: Any, schedule: Schedule, **options: Unpack[Options]
+    ) -> Chain:
+        """Begin anew: the manifest becomes root and cursor."""
+        return self.schedules.schedule(workflow, external_id, input, schedule, **options)
+
+    def schedule_many(
+        self, workflow: WorkflowRef, name: str, items: Items, schedule: Schedule, **options: Unpack[Options]
+    ) -> Chain:
+        """Declare a batch; root and cursor are cleared."""
+        return self.schedules.schedule_many(workflow, name, items, schedule, **options)
+
+    def include(
+        self, workflow: WorkflowRef, external_id: str, input: Any = None, **options: Unpack[DependentOptions]
+    ) -> Chain:
+        """Declare a dependent of the root; it becomes the cursor."""
+        return self._dependent(workflow, external_id, input, self._need("include", self.root), options)
+
+    def then_include(
+        self, workflow: WorkflowRef, external_id: str, input: Any = None, **options: Unpack[DependentOptions]
+    ) -> Chain:
+        """Declare a dependent of the cursor; it becomes the cursor."""
+        return self._dependent(workflow, external_id, input, self._need("then_include", self.cursor), options)
+
+    def include_many(
+        self, workflow: WorkflowRef, name: str, items: Items, **options: Unpack[DependentOptions]
+    ) -> Chain:
+        """Declare a batch of dependents; items that name no parent depend on the root. The cursor is cleared."""
+        return self._dependent_batch(workflow, name, items, root=self.root, options=options)
+
+    def then_include_many(
+        self, workflow: WorkflowRef, name: str, items: Items, **options: Unpack[DependentOptions]
+    ) -> Chain:
+        """Declare a batch of dependents that each name their parent. The cursor is cleared."""
+        return self._dependent_batch(workflow, name, items, root=None, options=options)
+
+    def _dependent(
+        self, workflow: WorkflowRef, external_id: str, input: Any, parent: str, options: DependentOptions
+    ) -> Chain:
+        found = declaration(workflow, external_id, input, schedule=None, depends_on=parent, options=options)
+        self.schedules.add(Single(found))
+        return replace(self, cursor=external_id)
+
+    def _dependent_batch(
+        self, workflow: WorkflowRef, name: str, items: Items, *, root: str | None, options: DependentOptions
+    ) -> Chain:
+        batch = Batch(workflow, name, _keep(items), None, root=root, needs_parents=True, options=_copy(options))
+        self.schedules.add(batch)
+        return replace(self, cursor=None)
+
+    def _need(self, call: str, parent: str | None) -> str:
+        if parent is None:
+            raise DeclarationError(
+                f"{call}() has nothing to depend on: call schedule() first. After schedule_many() use include_many() "
+                "with ManifestItem(…, depends_on=…)."
+            )
+        return parent
+
+
+schedules = Schedules()
+
+
+def declaration(
+    workflow: WorkflowRef,
+    external_id: str,
+    input: Any,
+    *,
+    schedule: Schedule | None,
+    depends_on: str | None,
+    options: Any,
+) -> Declaration:
+    """A checked declaration; whatever is wrong with it is raised here, naming the manifest."""
+    try:
+        check_name(external_id)
+        found = registry.of(workflow)
+        stored = found.input_type.dump(input, max_bytes=get_config().max_input_bytes)
+        columns = schedule_columns(schedule, depends_on=depends_on, options=options)
+    except UnknownWorkflow:
+        raise
+    except (InvalidInput, InvalidSchedule, ValueError) as error:
+        raise DeclarationError(f"Manifest {external_id!r}: {error}", external_id=external_id) from error
+    stated = columns | option_columns(options, external_id=external_id)
+    group = group_of(options, default=external_id, external_id=external_id)
+    return Declaration(external_id, found.name, stored, group, stated, depends_on=depends_on)
+
+
+def _keep(items: Items) -> Items:
+    """A generator is read once now, so that seeding twice sees the same members; a callable waits."""
+    return items if callable(items) or isinstance(items, Sequence) else list(items)
+
+
+def _copy(options: Any) -> DependentOptions:
+    return cast("DependentOptions", dict(options))

@@ -1,0 +1,88 @@
+"""Stage 8 of 8: outcomes make dependents due. A dependent counts executions, not minutes.
+
+Reads:  the dependents of the manifests that ended, and their numbers.
+Writes: ``due_execution``; rows that still wait for their first attempt are moved to the newer parent.
+Next:   arm gives what is due its alarm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from chainsched.domain.outcomes import matches
+from chainsched.domain.states import ExecutionState, RunCondition
+from chainsched.exceptions import ChainschedError
+from chainsched.flow.enqueue import lineages_of
+from chainsched.models import Manifest, ManifestState, WorkQueue, bulk
+
+
+class EdgesMoved(ChainschedError):
+    """A dependent appeared between the lock and the look; the caller locks anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """An outcome of a manifest's run, as far as dependents care."""
+
+    manifest_id: int
+    execution_id: int
+    state: ExecutionState
+    is_dead_lettered: bool
+
+
+def mark_due(ended: Sequence[Ended], *, locked: Collection[int]) -> list[int]:
+    """Let each dependent's number grow to the newest execution that matches its condition; returns whose grew.
+
+    The caller holds the states in ``locked``. Numbers only grow, so nothing fires twice and nothing is lost:
+    several outcomes while a dependent is busy make one run for the newest.
+    """
+    dependents = _load_dependents([outcome.manifest_id for outcome in ended])
+    if any(row["id"] not in set(locked) for row in dependents):
+        raise EdgesMoved("a dependent was declared or moved while its parent was being recorded")
+    by_parent = {outcome.manifest_id: outcome for outcome in ended}
+    grown = {
+        row["id"]: by_parent[row["depends_on_id"]].execution_id
+        for row in dependents
+        if _fires(row, by_parent[row["depends_on_id"]])
+    }
+    if not grown:
+        return []
+    rows = [{"manifest": manifest_id, "due_execution": execution_id} for manifest_id, execution_id in grown.items()]
+    bulk.update(ManifestState, rows, key="manifest")
+    _move_waiting_rows(grown)
+    return sorted(grown)
+
+
+def _load_dependents(parent_ids: Sequence[int]) -> list[dict[str, Any]]:
+    if not parent_ids:
+        return []
+    dependents = Manifest.objects.firing_after(list(parent_ids)).order_by("id")
+    columns = ("id", "depends_on_id", "run_condition", "state__due_execution")
+    return [dict(row) for row in dependents.values(*columns)]
+
+
+def _fires(dependent: dict[str, Any], outcome: Ended) -> bool:
+    condition = RunCondition(dependent["run_condition"])
+    is_match = matches(condition, state=outcome.state, is_dead_lettered=outcome.is_dead_lettered)
+    return is_match and outcome.execution_id > dependent["state__due_execution"]
+
+
+def _move_waiting_rows(grown: dict[int, int]) -> None:
+    """A row that waits for its first attempt runs for the newest outcome instead of an older one."""
+    lineages = lineages_of(grown.values())
+    moved = WorkQueue.objects.move_to_newer_parent(
+        [
+            {
+                "manifest": manifest_id,
+                "parent_execution": execution_id,
+                "root_execution": lineages[execution_id].root_execution_id,
+                "causation_id": lineages[execution_id].causation_id,
+                "root_correlation_id": lineages[execution_id].root_correlation_id,
+            }
+            for manifest_id, execution_id in grown.items()
+        ]
+    )
+    rows = [{"manifest": manifest_id, "covered_execution": grown[manifest_id]} for manifest_id in moved]
+    bulk.update(ManifestState, rows, key="manifest")

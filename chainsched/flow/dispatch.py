@@ -1,0 +1,153 @@
+"""Stage 5 of 8: start what there is room for. Every execution is born here.
+
+Reads:  the limits, the live executions, and the queue in its order.
+Writes: Metadata rows, and the queue rows they came from.
+Next:   a worker claims them.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from uuid import uuid4
+
+from chainsched.conf import get_config
+from chainsched.domain.capacity import Candidate, Room, admit, room
+from chainsched.domain.states import QueueStatus
+from chainsched.flow.transact import transact
+from chainsched.models import Loop, ManifestGroup, Metadata, WorkQueue, bulk
+from chainsched.models.loop import DISPATCH
+
+logger = logging.getLogger(__name__)
+
+BATCH = 1000
+# A group that fills up within a batch hides the rows behind it; they are looked for again this often at most.
+MAX_LOOKS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatched:
+    """What a turn started, and whether another turn right away would find more."""
+
+    execution_ids: Sequence[int] = field(default_factory=list)
+    has_more: bool = False
+
+
+def dispatch(*, workflows: Collection[str], now: datetime, limit: int = BATCH) -> Dispatched:
+    """Take one turn: start queued rows in their order, as far as the limits allow.
+
+    ``workflows`` are the names that some live process can run; rows that name another wait. The turn holds the
+    Loop row, so limits are exact over any number of dispatchers.
+    """
+    with transact():
+        Loop.objects.hold(DISPATCH, now=now)
+        rows = _choose(_room(), workflows=workflows, now=now, limit=limit)
+        created = _create(rows, now=now)
+        _mark_dispatched(created)
+        if rows:
+            Loop.objects.advance(DISPATCH, turn=max(row["turn"] for row in rows))
+    if len(created) < len(rows):
+        logger.error(
+            "%d queue rows were not dispatched: their manifests have an execution under way, which only a change "
+            "by hand can bring about. They wait until it has ended.",
+            len(rows) - len(created),
+        )
+    return Dispatched(execution_ids=list(created.values()), has_more=len(created) == limit)
+
+
+def _room() -> Room:
+    groups = list(ManifestGroup.objects.restricting_dispatch().values_list("id", "max_active_jobs", "is_enabled"))
+    return room(
+        max_active=get_config().max_active_jobs,
+        limits={group_id: limit for group_id, limit, _ in groups},
+        disabled=[group_id for group_id, _, is_enabled in groups if not is_enabled],
+        active=Metadata.objects.active_by_group(),
+    )
+
+
+def _choose(left: Room, *, workflows: Collection[str], now: datetime, limit: int) -> list[dict[str, Any]]:
+    """The rows that start now, in their order; groups that fill up on the way let the others pass."""
+    wanted = int(min(limit, math.inf if left.total is None else left.total))
+    chosen: list[dict[str, Any]] = []
+    for _ in range(MAX_LOOKS):
+        if len(chosen) >= wanted or left.is_full:
+            break
+        looked_for = wanted - len(chosen)
+        rows = _look(left, workflows=workflows, now=now, limit=looked_for, taken=[row["id"] for row in chosen])
+        candidates = [Candidate(row["id"], row["group_id"], row["turn"]) for row in rows]
+        admitted = {candidate.row_id for candidate in admit(candidates, room=left)}
+        chosen += [row for row in rows if row["id"] in admitted]
+        if len(rows) < looked_for:
+            break
+    return chosen
+
+
+def _look(
+    left: Room, *, workflows: Collection[str], now: datetime, limit: int, taken: Collection[int]
+) -> list[dict[str, Any]]:
+    rows = WorkQueue.objects.ready(now).filter(workflow__in=workflows).outside_groups(left.full_groups)
+    ordered = rows.exclude(id__in=taken).in_dispatch_order()
+    locked = ordered.select_for_update(of=("self",), skip_locked=True, no_key=True)
+    columns = (
+        "id",
+        "manifest_id",
+        "manifest_external_id",
+        "group_id",
+        "workflow",
+        "source",
+        "priority",
+        "turn",
+        "attempt",
+        "input",
+        "scheduled_for",
+        "parent_execution_id",
+        "root_execution_id",
+        "causation_id",
+        "root_correlation_id",
+        "timeout_seconds",
+        "manifest__timeout_seconds",
+    )
+    return list(locked.values(*columns)[:limit])
+
+
+def _create(rows: Sequence[dict[str, Any]], *, now: datetime) -> dict[int, int]:
+    """Insert the executions and return their ids by queue row."""
+    written = bulk.insert(
+        Metadata, [_execution(row, now=now) for row in rows], returning=("id", "work_queue"), skip_conflicts=True
+    )
+    return {row["work_queue"]: row["id"] for row in written}
+
+
+def _execution(row: dict[str, Any], *, now: datetime) -> dict[str, Any]:
+    external_id = uuid4()
+    return {
+        "external_id": external_id,
+        "work_queue": row["id"],
+        "manifest": row["manifest_id"],
+        "manifest_external_id": row["manifest_external_id"],
+        "group": row["group_id"],
+        "workflow": row["workflow"],
+        "source": row["source"],
+        "priority": row["priority"],
+        "attempt": row["attempt"],
+        "input": row["input"],
+        "scheduled_for": row["scheduled_for"],
+        "created_at": now,
+        "timeout_seconds": row["timeout_seconds"] or row["manifest__timeout_seconds"] or int(get_config().job_timeout),
+        "parent_execution": row["parent_execution_id"],
+        "root_execution": row["root_execution_id"],
+        "causation_id": row["causation_id"],
+        "root_correlation_id": row["root_correlation_id"] or str(external_id),
+    }
+
+
+def _mark_dispatched(created: dict[int, int]) -> None:
+    rows = [
+        {"id": row_id, "status": QueueStatus.DISPATCHED, "execution": execution_id}
+        for row_id, execution_id in created.items()
+    ]
+    bulk.update(WorkQueue, rows, where={"status": QueueStatus.QUEUED})

@@ -1,0 +1,167 @@
+"""Stage 4 of 8: open queue rows. Every row of the work queue is born here.
+
+Reads:  the manifests, and the executions that caused the new rows.
+Writes: WorkQueue rows; the alarms of manifests that got one are spent.
+Next:   the dispatcher.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from chainsched.conf import get_config
+from chainsched.domain.capacity import assign_turns, effective_priority
+from chainsched.domain.states import ScheduleType, Source
+from chainsched.flow import arm
+from chainsched.models import Loop, Manifest, Metadata, WorkQueue, bulk
+from chainsched.models.loop import DISPATCH
+
+OWN_INPUT: Final = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """What caused a run: its parent and the root of its tree, as rows and as correlation ids."""
+
+    parent_execution_id: int | None = None
+    root_execution_id: int | None = None
+    causation_id: str = ""
+    root_correlation_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A wish for one run of a manifest.
+
+    Without an ``input`` of its own the run gets the manifest's, or the one a trigger came with. Without a
+    ``lineage`` of its own it is caused by the execution that the manifest is due for, if there is one.
+    """
+
+    manifest_id: int
+    source: Source
+    scheduled_for: datetime
+    not_before: datetime | None = None
+    attempt: int = 1
+    input: Any = OWN_INPUT
+    lineage: Lineage | None = None
+
+
+def enqueue(orders: Sequence[Order], *, now: datetime) -> dict[int, int]:
+    """Open a queue row for each order and return the row ids by manifest id.
+
+    The caller has locked the manifests' states. A manifest that has a queued row already, or is gone, is left
+    out of the answer: losing that race is no error.
+    """
+    if not orders:
+        return {}
+    jobs = _load_jobs([order.manifest_id for order in orders])
+    possible = [order for order in orders if order.manifest_id in jobs]
+    rows = _rows(possible, jobs, now=now)
+    written = bulk.insert(WorkQueue, rows, returning=("id", "manifest"), skip_conflicts=True)
+    opened = {row["manifest"]: row["id"] for row in written}
+    # A retry continues a run whose alarm is off already; what came due meanwhile stays due.
+    fresh = [order.manifest_id for order in possible if order.attempt == 1 and order.manifest_id in opened]
+    arm.spend(fresh, now=now)
+    return opened
+
+
+def lineages_of(execution_ids: Iterable[int]) -> dict[int, Lineage]:
+    """What runs caused by these executions inherit. An execution that retention removed still counts as parent."""
+    wanted = set(execution_ids)
+    if not wanted:
+        return {}
+    found = {
+        row["id"]: Lineage(
+            parent_execution_id=row["id"],
+            root_execution_id=row["root_execution_id"] or row["id"],
+            causation_id=str(row["external_id"]),
+            root_correlation_id=row["root_correlation_id"] or str(row["external_id"]),
+        )
+        for row in Metadata.objects.filter(id__in=wanted).values(
+            "id", "external_id", "root_execution_id", "root_correlation_id"
+        )
+    }
+    return {gone: Lineage(parent_execution_id=gone, root_execution_id=gone) for gone in wanted} | found
+
+
+def _load_jobs(manifest_ids: Iterable[int]) -> dict[int, dict[str, Any]]:
+    columns = (
+        "id",
+        "external_id",
+        "workflow",
+        "input",
+        "schedule_type",
+        "priority",
+        "group_id",
+        "group__priority",
+        "state__due_execution",
+        "state__covered_execution",
+        "state__trigger_input",
+    )
+    return {row["id"]: row for row in Manifest.objects.filter(id__in=list(manifest_ids)).values(*columns)}
+
+
+def _rows(orders: Sequence[Order], jobs: Mapping[int, dict[str, Any]], *, now: datetime) -> list[dict[str, Any]]:
+    priorities = [_priority(jobs[order.manifest_id]) for order in orders]
+    places = [
+        (jobs[order.manifest_id]["group_id"], priority) for order, priority in zip(orders, priorities, strict=True)
+    ]
+    turns = assign_turns(
+        places, present=Loop.objects.present_turn(DISPATCH), last=WorkQueue.objects.last_turns(set(places))
+    )
+    parents = lineages_of(_due_for(jobs[order.manifest_id]) for order in orders if _inherits(order, jobs))
+    return [
+        _row(order, jobs[order.manifest_id], priority=priority, turn=turn, parents=parents, now=now)
+        for order, priority, turn in zip(orders, priorities, turns, strict=True)
+    ]
+
+
+def _row(
+    order: Order, job: Mapping[str, Any], *, priority: int, turn: int, parents: Mapping[int, Lineage], now: datetime
+) -> dict[str, Any]:
+    lineage = order.lineage or parents.get(_due_for(job), Lineage())
+    return {
+        "manifest": order.manifest_id,
+        "group": job["group_id"],
+        "manifest_external_id": job["external_id"],
+        "workflow": job["workflow"],
+        "input": _input(order, job),
+        "priority": priority,
+        "turn": turn,
+        "not_before": order.not_before,
+        "scheduled_for": order.scheduled_for,
+        "attempt": order.attempt,
+        "source": order.source,
+        "parent_execution": lineage.parent_execution_id,
+        "root_execution": lineage.root_execution_id,
+        "causation_id": lineage.causation_id,
+        "root_correlation_id": lineage.root_correlation_id,
+        "created_at": now,
+    }
+
+
+def _priority(job: Mapping[str, Any]) -> int:
+    boost = get_config().dependent_priority_boost if ScheduleType(job["schedule_type"]).has_parent else 0
+    return effective_priority(own=job["priority"], group=job["group__priority"], boost=boost)
+
+
+def _input(order: Order, job: Mapping[str, Any]) -> Any:
+    if order.input is not OWN_INPUT:
+        return order.input
+    if order.source is Source.TRIGGER and job["state__trigger_input"] is not None:
+        return job["state__trigger_input"]
+    return job["input"]
+
+
+def _inherits(order: Order, jobs: Mapping[int, dict[str, Any]]) -> bool:
+    job = jobs[order.manifest_id]
+    return order.lineage is None and job["state__due_execution"] > job["state__covered_execution"]
+
+
+def _due_for(job: Mapping[str, Any]) -> int:
+    """The parent's execution that this run covers; 0, which no execution has, when it is covered already."""
+    due: int = job["state__due_execution"]
+    return due if due > job["state__covered_execution"] else 0

@@ -1,0 +1,82 @@
+"""Stage 3 of 8: find what is due and have it queued.
+
+Reads:  the alarms that have come, and the facts behind them.
+Writes: through enqueue the queue rows; through arm the alarms of what may not be queued now.
+Next:   the dispatcher starts what there is room for.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from chainsched.domain.due import Decision, Reason, decide
+from chainsched.flow.arm import set_alarms
+from chainsched.flow.enqueue import Order, enqueue
+from chainsched.flow.transact import in_parts, transact
+from chainsched.models import ManifestState
+from chainsched.models.facts import load_facts
+
+logger = logging.getLogger(__name__)
+
+PAGE = 1000
+
+
+@dataclass(slots=True)
+class Evaluated:
+    """What a page came to."""
+
+    seen: int = 0
+    queued: int = 0
+    passed_over: Counter[Reason] = field(default_factory=Counter)
+
+    @property
+    def handled(self) -> int:
+        """How many were judged here; the others are in another manager's hands."""
+        return self.queued + self.passed_over.total()
+
+
+def evaluate(*, now: datetime, limit: int = PAGE) -> Evaluated:
+    """Judge one page of due manifests; each is queued, or disarmed or put off with its reason.
+
+    The cost follows what is due, not what exists. Managers side by side pass over each other's rows.
+    """
+    due_ids = ManifestState.objects.due_ids(now, limit=limit)
+    parts = in_parts(due_ids, lambda part: _evaluate_part(part, now=now))
+    for manifest_id, error in parts.refused:
+        _put_aside(manifest_id, error)
+    evaluated = Evaluated(seen=len(due_ids))
+    for part in parts.results:
+        evaluated.queued += part.queued
+        evaluated.passed_over += part.passed_over
+    return evaluated
+
+
+def _evaluate_part(manifest_ids: Sequence[int], *, now: datetime) -> Evaluated:
+    with transact():
+        locked = ManifestState.objects.lock_due(manifest_ids, now=now)
+        decisions = {facts.manifest_id: decide(facts, now=now) for facts in load_facts(locked)}
+        orders = [_order(manifest_id, decision) for manifest_id, decision in decisions.items() if decision.is_yes]
+        refused = {manifest_id: decision for manifest_id, decision in decisions.items() if not decision.is_yes}
+        queued = enqueue(orders, now=now)
+        set_alarms({manifest_id: decision.look_again_at for manifest_id, decision in refused.items()})
+    for manifest_id, decision in refused.items():
+        logger.debug("Manifest %d is not queued: %s.", manifest_id, decision.in_words)
+    return Evaluated(queued=len(queued), passed_over=Counter(decision.reason for decision in refused.values()))
+
+
+def _order(manifest_id: int, decision: Decision) -> Order:
+    if decision.source is None or decision.scheduled_for is None:
+        raise TypeError(f"manifest {manifest_id}: a refusal cannot be ordered")
+    return Order(manifest_id=manifest_id, source=decision.source, scheduled_for=decision.scheduled_for)
+
+
+def _put_aside(manifest_id: int, error: Exception) -> None:
+    """Take the alarm from a row that cannot be queued, so that no turn meets it again until reconcile does."""
+    logger.error("Manifest %d cannot be queued and is put aside: %s", manifest_id, error)
+    with transact():
+        ManifestState.objects.lock([manifest_id])
+        set_alarms({manifest_id: None})

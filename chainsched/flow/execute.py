@@ -1,0 +1,162 @@
+"""Stage 6 of 8: run the user's code.
+
+Reads:  pending executions that this process can run.
+Writes: the claim, and that user code begins; outcomes are handed to record.
+Next:   record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from chainsched.conf import get_config
+from chainsched.domain import outcomes
+from chainsched.domain.inputs import to_document
+from chainsched.domain.outcomes import FailureType, Outcome
+from chainsched.domain.run import RunContext, RunControl
+from chainsched.exceptions import InvalidInput, UnknownWorkflow
+from chainsched.flow.activate import activate
+from chainsched.flow.transact import transact
+from chainsched.models import Metadata, Process
+from chainsched.registry import Workflow, registry
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A claimed execution as plain values, so that it can be handed to another thread or process."""
+
+    execution_id: int
+    process_id: int
+    manifest_id: int | None
+    external_id: str
+    correlation_id: UUID
+    workflow: str
+    input: Any
+    scheduled_for: datetime
+    attempt: int
+    cron_expression: str
+    timeout_seconds: int
+    parent_manifest_id: int | None
+    parent_execution_id: int | None
+    root_execution_id: int | None
+    causation_id: str
+    root_correlation_id: str
+
+
+def claim(*, process: Process, workflows: Collection[str], limit: int, now: datetime) -> list[Claim]:
+    """Take up to ``limit`` pending executions for this process; nothing once it was declared lost."""
+    if limit < 1:
+        return []
+    with transact():
+        rows = Metadata.objects.claim(process=process, workflows=workflows, limit=limit, now=now)
+    return [_claim_of(row, process=process) for row in rows]
+
+
+def begin(claims: Iterable[Claim], *, process: Process, now: datetime) -> None:
+    """Note that the user's code of these claims starts now."""
+    with transact():
+        Metadata.objects.begin([item.execution_id for item in claims], process=process, now=now)
+
+
+def release(claims: Iterable[Claim], *, process: Process) -> int:
+    """Give back claims whose run never began; they count as nothing."""
+    with transact():
+        return Metadata.objects.release([item.execution_id for item in claims], process_ids=[process.pk])
+
+
+def execute(item: Claim) -> Outcome:
+    """Run the workflow of a claim and say how it ended; whatever the code raises becomes an outcome.
+
+    Never called inside a transaction.
+    """
+    try:
+        workflow = registry.get(item.workflow)
+    except UnknownWorkflow as error:
+        return outcomes.failed(FailureType.UNKNOWN_WORKFLOW, str(error))
+    try:
+        value = workflow.input_type.load(item.input)
+    except InvalidInput as error:
+        return outcomes.failed(FailureType.BAD_INPUT, str(error))
+    return _call(workflow, value, run=_run_context(item, workflow))
+
+
+def _call(workflow: Workflow, value: Any, *, run: RunContext) -> Outcome:
+    try:
+        returned = workflow.function(**workflow.arguments(value, run=run))
+        if workflow.is_async:
+            returned = asyncio.run(returned)
+    except BaseException as error:  # noqa: BLE001 - the one place where the user's code may raise anything
+        return outcomes.raised(error)
+    return _outcome_of(returned, workflow)
+
+
+def _outcome_of(returned: Any, workflow: Workflow) -> Outcome:
+    """Success, if what the code returned has a JSON form that can be stored."""
+    try:
+        output = to_document(
+            returned, what=f"The output of workflow {workflow.name}", max_bytes=get_config().max_output_bytes
+        )
+    except InvalidInput as error:
+        return outcomes.failed(FailureType.BAD_OUTPUT, str(error))
+    return outcomes.completed(output)
+
+
+@dataclass(frozen=True, slots=True)
+class _Control(RunControl):
+    """What a run may ask of the engine, tied to the claim under which it runs."""
+
+    item: Claim
+
+    def activate(self, activations: Iterable[tuple[str, Any]]) -> list[str]:
+        return activate(
+            activations,
+            parent_manifest_id=self.item.manifest_id,
+            execution_id=self.item.execution_id,
+            process_id=self.item.process_id,
+        )
+
+
+def _run_context(item: Claim, workflow: Workflow) -> RunContext:
+    return RunContext(
+        execution_id=item.execution_id,
+        correlation_id=item.correlation_id,
+        workflow=workflow.name,
+        external_id=item.external_id,
+        scheduled_for=item.scheduled_for,
+        attempt=item.attempt,
+        cron_expression=item.cron_expression,
+        timeout_seconds=item.timeout_seconds,
+        parent_manifest_id=item.parent_manifest_id,
+        parent_execution_id=item.parent_execution_id,
+        root_execution_id=item.root_execution_id,
+        causation_id=item.causation_id,
+        root_correlation_id=item.root_correlation_id,
+        _control=_Control(item),
+    )
+
+
+def _claim_of(row: Metadata, *, process: Process) -> Claim:
+    manifest = row.manifest  # None also for a manifest that was removed meanwhile
+    return Claim(
+        execution_id=row.id,
+        process_id=process.pk,
+        manifest_id=row.manifest_id,
+        external_id=row.manifest_external_id,
+        correlation_id=row.external_id,
+        workflow=row.workflow,
+        input=row.input,
+        scheduled_for=row.scheduled_for,
+        attempt=row.attempt,
+        cron_expression=manifest.cron_expression if manifest else "",
+        timeout_seconds=row.timeout_seconds or int(get_config().job_timeout),
+        parent_manifest_id=manifest.depends_on_id if manifest else None,
+        parent_execution_id=row.parent_execution_id,
+        root_execution_id=row.root_execution_id,
+        causation_id=row.causation_id,
+        root_correlation_id=row.root_correlation_id,
+    )

@@ -1,0 +1,295 @@
+"""Stage 7 of 8: write down how executions ended. Terminal states are written here only.
+
+Reads:  rows in progress, and their outcomes.
+Writes: the manifests' states; retries; terminal states; dead letters; what dependents are due for; alarms.
+Next:   the manager queues what is due.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from chainsched.conf import get_config
+from chainsched.domain import outcomes
+from chainsched.domain.outcomes import FailureType, Outcome
+from chainsched.domain.retry import RetryPolicy, Surrender, TryAgain, after_failure
+from chainsched.domain.states import ExecutionState, ScheduleType, Source
+from chainsched.flow.arm import arm
+from chainsched.flow.dependents import EdgesMoved, Ended, mark_due
+from chainsched.flow.enqueue import Lineage, Order, enqueue
+from chainsched.flow.transact import in_parts, transact
+from chainsched.models import DeadLetter, Manifest, ManifestState, Metadata, Process, bulk
+
+logger = logging.getLogger(__name__)
+
+MAX_TRIES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """An execution and how it ended."""
+
+    execution_id: int
+    outcome: Outcome
+    started_at: datetime | None = None
+
+
+@dataclass(slots=True)
+class Recorded:
+    """What was written: the executions that ended, and of these the retried and dead-lettered; and who came late."""
+
+    ended: list[int] = field(default_factory=list)
+    retried: list[int] = field(default_factory=list)
+    dead_lettered: list[int] = field(default_factory=list)
+    late: list[int] = field(default_factory=list)
+
+    def add(self, other: Recorded) -> None:
+        self.ended += other.ended
+        self.retried += other.retried
+        self.dead_lettered += other.dead_lettered
+        self.late += other.late
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One execution, how it ended, and what follows."""
+
+    execution: Metadata
+    finished: Finished
+    manifest: dict[str, Any] | None
+    failures: int
+    follow_up: TryAgain | Surrender | None
+
+    @property
+    def state(self) -> ExecutionState:
+        return self.finished.outcome.state
+
+    @property
+    def is_final(self) -> bool:
+        """Whether this is an outcome of the run; an attempt with retries left is none."""
+        return not isinstance(self.follow_up, TryAgain)
+
+
+def record(finished: Sequence[Finished], *, now: datetime, by: Process | None = None) -> Recorded:
+    """Close the executions; those that somebody else closed first are named in the result as late.
+
+    ``by`` is the process that ran them: only what it still holds is written, and nothing once it was declared lost.
+    Without it the caller speaks for a process that is gone.
+    """
+    recorded = Recorded()
+    parts = in_parts(finished, lambda part: _record_part(part, by=by, now=now))
+    for item, error in parts.refused:
+        parts.results.append(_record_unwritable(item, error, by=by, now=now))
+    for part in parts.results:
+        recorded.add(part)
+    for execution_id in recorded.late:
+        logger.warning("The result of execution %d came too late and was not written.", execution_id)
+    return recorded
+
+
+def _record_part(finished: Sequence[Finished], *, by: Process | None, now: datetime) -> Recorded:
+    for _ in range(MAX_TRIES):
+        try:
+            with transact():
+                return _record_once(finished, by=by, now=now)
+        except EdgesMoved:
+            logger.info("The graph changed under a recording; looking again.")
+    raise RuntimeError(f"The graph changed {MAX_TRIES} times under the recording of {len(finished)} executions.")
+
+
+def _record_once(finished: Sequence[Finished], *, by: Process | None, now: datetime) -> Recorded:
+    by_id = {item.execution_id: item for item in finished}
+    locked = ManifestState.objects.lock_with_dependents(_manifest_ids(by_id))
+    executions = _closable(by_id, by=by)
+    verdicts = _judge(executions, by_id)
+    final = [verdict for verdict in verdicts if verdict.is_final]
+    _write_states(verdicts, now=now)
+    due_ids = mark_due([_ended(verdict) for verdict in final if verdict.manifest], locked=locked)
+    _retry(verdicts, now=now)
+    _close(verdicts, now=now)
+    _bury(verdicts, now=now)
+    arm({*due_ids, *(verdict.manifest["id"] for verdict in final if verdict.manifest)}, now=now)
+    closed = {verdict.execution.id for verdict in verdicts}
+    return Recorded(
+        ended=sorted(closed),
+        retried=[verdict.execution.id for verdict in verdicts if not verdict.is_final],
+        dead_lettered=[verdict.execution.id for verdict in verdicts if isinstance(verdict.follow_up, Surrender)],
+        late=[execution_id for execution_id in by_id if execution_id not in closed],
+    )
+
+
+def _record_unwritable(item: Finished, error: Exception, *, by: Process | None, now: datetime) -> Recorded:
+    """Close an execution whose result the database refused, with that refusal as its failure."""
+    logger.error("The result of execution %d cannot be written: %s", item.execution_id, error)
+    outcome = outcomes.failed(FailureType.BAD_OUTPUT, f"The result could not be stored: {error}")
+    substitute = Finished(item.execution_id, outcome, item.started_at)
+    parts = in_parts([substitute], lambda part: _record_part(part, by=by, now=now))
+    for _, again in parts.refused:
+        logger.error("Execution %d cannot be closed: %s", item.execution_id, again)
+    return parts.results[0] if parts.results else Recorded()
+
+
+def _manifest_ids(execution_ids: Collection[int]) -> list[int]:
+    """Whose executions these are. That never changes, so it may be read before the lock."""
+    rows = Metadata.objects.filter(id__in=execution_ids, manifest__isnull=False)
+    return [manifest_id for manifest_id in rows.values_list("manifest_id", flat=True) if manifest_id is not None]
+
+
+def _closable(execution_ids: Collection[int], *, by: Process | None) -> list[Metadata]:
+    """The executions that are still open and, if a process speaks, still its own: the fence."""
+    if by is not None and not Process.objects.trusted().filter(pk=by.pk).exists():
+        return []
+    rows = Metadata.objects.lock_in_progress(execution_ids)
+    return [row for row in rows if by is None or row.process_id == by.pk]
+
+
+def _judge(executions: Sequence[Metadata], finished: dict[int, Finished]) -> list[Verdict]:
+    manifests = _load_manifests([row.manifest_id for row in executions if row.manifest_id is not None])
+    return [_verdict(row, finished[row.id], manifests.get(row.manifest_id or 0)) for row in executions]
+
+
+def _load_manifests(manifest_ids: Collection[int]) -> dict[int, dict[str, Any]]:
+    columns = (
+        "id",
+        "schedule_type",
+        "max_retries",
+        "retry_delay_seconds",
+        "retry_multiplier",
+        "max_retry_delay_seconds",
+        "state__consecutive_failures",
+    )
+    return {row["id"]: row for row in Manifest.objects.filter(id__in=manifest_ids).values(*columns)}
+
+
+def _verdict(execution: Metadata, finished: Finished, manifest: dict[str, Any] | None) -> Verdict:
+    """Decide what follows. A run whose manifest was removed meanwhile ends without retry or letter."""
+    outcome = finished.outcome
+    if manifest is None or outcome.state is not ExecutionState.FAILED:
+        failures = 0 if manifest is None else manifest["state__consecutive_failures"]
+        return Verdict(execution, finished, manifest, failures, follow_up=None)
+    failures = manifest["state__consecutive_failures"] + 1
+    follow_up = after_failure(
+        _policy(manifest),
+        failures=failures,
+        is_hopeless=outcome.is_hopeless,
+        was_lost=outcome.was_lost,
+        spread=random.uniform(-1, 1),  # noqa: S311 - spreads load, guards nothing
+    )
+    return Verdict(execution, finished, manifest, failures, follow_up)
+
+
+def _policy(manifest: dict[str, Any]) -> RetryPolicy:
+    config = get_config()
+
+    def stated(column: str, default: float) -> float:
+        return default if manifest[column] is None else manifest[column]
+
+    return RetryPolicy(
+        max_retries=int(stated("max_retries", config.max_retries)),
+        delay=timedelta(seconds=stated("retry_delay_seconds", config.retry_delay)),
+        multiplier=stated("retry_multiplier", config.retry_multiplier),
+        max_delay=timedelta(seconds=stated("max_retry_delay_seconds", config.max_retry_delay)),
+    )
+
+
+def _write_states(verdicts: Sequence[Verdict], *, now: datetime) -> None:
+    known = [verdict for verdict in verdicts if verdict.manifest]
+    states = ManifestState.objects.in_bulk([verdict.execution.manifest_id for verdict in known])
+    rows = [_state_row(verdict, states[verdict.execution.manifest_id or 0], now=now) for verdict in known]
+    bulk.update(ManifestState, rows, key="manifest")
+    one_time = [
+        verdict.manifest["id"]
+        for verdict in known
+        if verdict.manifest
+        and verdict.manifest["schedule_type"] == ScheduleType.ONCE
+        and verdict.state is not ExecutionState.FAILED
+    ]
+    if one_time:
+        Manifest.objects.filter(id__in=one_time).update(done_at=now)
+
+
+def _state_row(verdict: Verdict, state: ManifestState, *, now: datetime) -> dict[str, Any]:
+    execution_id = verdict.execution.id
+    is_over = verdict.state is not ExecutionState.FAILED
+    is_success = verdict.state is ExecutionState.COMPLETED
+    is_letter = isinstance(verdict.follow_up, Surrender)
+    return {
+        "manifest": state.manifest_id,
+        "consecutive_failures": 0 if is_success else verdict.failures,
+        "last_successful_run": now if is_success else state.last_successful_run,
+        "last_finished_run": now if is_over else state.last_finished_run,
+        "succeeded_execution": execution_id if is_success else state.succeeded_execution,
+        "dead_lettered_execution": execution_id if is_letter else state.dead_lettered_execution,
+        "finished_execution": execution_id if verdict.is_final else state.finished_execution,
+    }
+
+
+def _ended(verdict: Verdict) -> Ended:
+    return Ended(
+        manifest_id=verdict.execution.manifest_id or 0,
+        execution_id=verdict.execution.id,
+        state=verdict.state,
+        is_dead_lettered=isinstance(verdict.follow_up, Surrender),
+    )
+
+
+def _retry(verdicts: Sequence[Verdict], *, now: datetime) -> None:
+    """Queue the next attempt with the same input, scheduled time, parent and root."""
+    orders = [
+        Order(
+            manifest_id=verdict.execution.manifest_id or 0,
+            source=Source.RETRY,
+            scheduled_for=verdict.execution.scheduled_for,
+            not_before=now + verdict.follow_up.delay,
+            attempt=verdict.execution.attempt + 1,
+            input=verdict.execution.input,
+            lineage=Lineage(
+                parent_execution_id=verdict.execution.parent_execution_id,
+                root_execution_id=verdict.execution.root_execution_id,
+                causation_id=verdict.execution.causation_id,
+                root_correlation_id=verdict.execution.root_correlation_id,
+            ),
+        )
+        for verdict in verdicts
+        if isinstance(verdict.follow_up, TryAgain)
+    ]
+    enqueue(orders, now=now)
+
+
+def _close(verdicts: Sequence[Verdict], *, now: datetime) -> None:
+    rows = [
+        {
+            "id": verdict.execution.id,
+            "state": verdict.state,
+            "output": verdict.finished.outcome.output,
+            "started_at": verdict.execution.started_at or verdict.finished.started_at,
+            "ended_at": now,
+            "failure_type": verdict.finished.outcome.failure_type,
+            "failure_reason": verdict.finished.outcome.failure_reason,
+            "failure_traceback": verdict.finished.outcome.failure_traceback,
+            "failure_fingerprint": verdict.finished.outcome.failure_fingerprint,
+        }
+        for verdict in verdicts
+    ]
+    bulk.update(Metadata, rows, where={"state": ExecutionState.IN_PROGRESS})
+
+
+def _bury(verdicts: Sequence[Verdict], *, now: datetime) -> None:
+    rows = [
+        {
+            "manifest": verdict.execution.manifest_id,
+            "execution": verdict.execution.id,
+            "reason": f"{verdict.follow_up.reason}: {verdict.finished.outcome.failure_reason}",
+            "failure_count": verdict.failures,
+            "fingerprint": verdict.finished.outcome.failure_fingerprint,
+            "dead_lettered_at": now,
+        }
+        for verdict in verdicts
+        if isinstance(verdict.follow_up, Surrender)
+    ]
+    bulk.insert(DeadLetter, rows, skip_conflicts=True)

@@ -1,0 +1,1 @@
+"""The commands that keep running, and those that answer."""

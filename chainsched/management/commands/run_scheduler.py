@@ -1,0 +1,64 @@
+"""``manage.py run_scheduler``: seed, then turn the loops and run jobs until stopped."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from chainsched.exceptions import ChainschedError
+from chainsched.management.options import positive_seconds, whole_number
+from chainsched.runtime import startup
+from chainsched.runtime.supervisor import LOOPS, Roles, Supervisor
+
+
+class Command(BaseCommand):
+    """Run the scheduler: the loops and, unless told otherwise, workers."""
+
+    help = "Seeds the declared schedules, then turns the loops and runs jobs until stopped. SIGTERM drains."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Which loops, how many workers, and for how long."""
+        parser.add_argument("--once", action="store_true", help="Take one turn of everything and end.")
+        parser.add_argument(
+            "--for", dest="seconds", type=positive_seconds, metavar="SECONDS", help="End by itself after this time."
+        )
+        parser.add_argument(
+            "--loops",
+            nargs="*",
+            choices=LOOPS,
+            default=list(LOOPS),
+            metavar="LOOP",
+            help=f"The loops to turn, of {', '.join(LOOPS)}; all by default.",
+        )
+        parser.add_argument(
+            "--workers",
+            type=whole_number,
+            default=os.cpu_count() or 1,
+            metavar="N",
+            help="How many jobs to run at once in this process; 0 for none. By default one per core.",
+        )
+
+    def handle(self, *_args: Any, once: bool, seconds: float | None, loops: list[str], workers: int, **_: Any) -> None:
+        """Run until stopped; the exit code is 0 after an orderly end."""
+        try:
+            seeded = startup.prepare()
+        except ChainschedError as error:
+            raise CommandError(str(error)) from error
+        if seeded:
+            self.stdout.write(
+                f"Seeded: {len(seeded.created)} created, {len(seeded.changed)} changed, {seeded.unchanged} unchanged."
+            )
+        supervisor = Supervisor(Roles(kind="scheduler", loops=loops, workers=workers))
+        if once:
+            supervisor.run_once()
+            return
+        supervisor.listen_to_signals()
+        self.stdout.write(f"Scheduler started: {', '.join(loops) or 'no loops'}; {workers} workers. Ctrl-C stops it.")
+        code = supervisor.run(seconds=seconds)
+        self.stdout.write("Scheduler stopped.")
+        if code:
+            sys.exit(code)

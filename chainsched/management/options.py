@@ -1,0 +1,32 @@
+"""How the commands read numbers from the command line."""
+
+from __future__ import annotations
+
+import math
+from argparse import ArgumentTypeError
+
+
+def positive_seconds(text: str) -> float:
+    """A number of seconds above zero."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+    return seconds
+
+
+def whole_number(text: str) -> int:
+    """A whole number, zero included."""
+    if not text.isascii() or not text.isdigit():
+        raise ArgumentTypeError(f"{text!r} is no whole number")
+    return int(text)
+
+
+def positive_number(text: str) -> int:
+    """A whole number above zero."""
+    number = whole_number(text)
+    if number < 1:
+        raise ArgumentTypeError("at least 1 is needed")
+    return number

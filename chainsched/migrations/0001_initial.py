@@ -1,0 +1,358 @@
+"""All tables, their constraints and indexes, and the guard of the audit trail."""
+
+import django.core.validators
+import django.db.models.deletion
+import uuid
+from django.conf import settings
+from django.db import migrations, models
+
+from chainsched.migrations._operations import InstallGuard
+
+
+class Migration(migrations.Migration):
+
+    initial = True
+
+    dependencies = [
+        migrations.swappable_dependency(settings.AUTH_USER_MODEL),
+    ]
+
+    operations = [
+        migrations.CreateModel(
+            name='Loop',
+            fields=[
+                ('name', models.CharField(help_text='What the lock is for.', max_length=40, primary_key=True, serialize=False)),
+                ('turn', models.BigIntegerField(default=0, help_text='For dispatch: the turn that fairness has reached.')),
+                ('turned_at', models.DateTimeField(blank=True, help_text='When the last turn was taken.', null=True)),
+            ],
+        ),
+        migrations.CreateModel(
+            name='ManifestGroup',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('name', models.CharField(help_text='The name declarations refer to the group by.', max_length=200, unique=True)),
+                ('max_active_jobs', models.PositiveIntegerField(blank=True, help_text='How many of its jobs may be pending or running at once; empty for no limit of its own.', null=True, validators=[django.core.validators.MinValueValidator(1)])),
+                ('priority', models.PositiveSmallIntegerField(default=0, help_text='0 to 31; higher is dispatched first. For manifests that state no priority of their own.', validators=[django.core.validators.MaxValueValidator(31)])),
+                ('is_enabled', models.BooleanField(default=True, help_text='While off, nothing of the group is queued or dispatched.')),
+            ],
+            options={
+                'ordering': ('name',),
+                'constraints': [models.CheckConstraint(condition=models.Q(('max_active_jobs__isnull', True), ('max_active_jobs__gte', 1), _connector='OR'), name='chainsched_group_limit_positive'), models.CheckConstraint(condition=models.Q(('priority__gte', 0), ('priority__lte', 31)), name='chainsched_group_priority_range')],
+            },
+        ),
+        migrations.CreateModel(
+            name='Manifest',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('external_id', models.CharField(help_text='The name people and code know it by.', max_length=200, unique=True)),
+                ('workflow', models.CharField(help_text='The registered name of the workflow that it runs.', max_length=200)),
+                ('input', models.JSONField(blank=True, help_text="What the workflow is called with; must fit the workflow's input type.", null=True)),
+                ('schedule_type', models.CharField(choices=[('on_demand', 'On demand'), ('cron', 'Cron'), ('interval', 'Interval'), ('once', 'Once'), ('dependent', 'Dependent'), ('dormant_dependent', 'Dormant dependent')], default='on_demand', help_text='What makes it run.', max_length=20)),
+                ('cron_expression', models.CharField(blank=True, default='', help_text='For cron: 5 fields, or 6 with the seconds first.', max_length=200)),
+                ('timezone', models.CharField(blank=True, default='', help_text="The zone of its wall clock; empty for the project's.", max_length=64)),
+                ('interval_seconds', models.PositiveBigIntegerField(blank=True, help_text='For intervals: seconds between runs.', null=True, validators=[django.core.validators.MinValueValidator(1)])),
+                ('once_at', models.DateTimeField(blank=True, help_text='For once: when.', null=True)),
+                ('jitter_seconds', models.PositiveIntegerField(default=0, help_text='A run may begin up to this many seconds later, to spread the load.')),
+                ('exclusions', models.JSONField(blank=True, default=list, help_text='Days and hours in which it does not run.')),
+                ('misfire_policy', models.CharField(blank=True, choices=[('run_once', 'Run once'), ('skip', 'Skip')], default='', help_text="What to do when found late; empty for the project's policy.", max_length=10)),
+                ('misfire_threshold_seconds', models.PositiveIntegerField(blank=True, help_text="How late still counts as on time; empty for the project's threshold.", null=True)),
+                ('run_condition', models.PositiveSmallIntegerField(choices=[(0, 'None'), (1, 'Success'), (2, 'Failure'), (3, 'Completion')], default=0, help_text='Which outcome of the parent it runs for; only for dependents.')),
+                ('is_fan_in_continuation', models.BooleanField(default=False, help_text='Runs when all its siblings have had their part in a run of the parent.')),
+                ('depth', models.PositiveSmallIntegerField(default=0, help_text='How many manifests stand above it.')),
+                ('max_retries', models.PositiveIntegerField(blank=True, help_text="Failures until the dead letter; empty for the project's number.", null=True)),
+                ('retry_delay_seconds', models.PositiveIntegerField(blank=True, help_text="The wait before the first retry; empty for the project's.", null=True)),
+                ('retry_multiplier', models.FloatField(blank=True, help_text="By how much each further wait grows; empty for the project's.", null=True, validators=[django.core.validators.MinValueValidator(1)])),
+                ('max_retry_delay_seconds', models.PositiveIntegerField(blank=True, help_text="The longest wait before a retry; empty for the project's.", null=True)),
+                ('timeout_seconds', models.PositiveIntegerField(blank=True, help_text="How long a run may take; empty for the project's limit.", null=True)),
+                ('priority', models.PositiveSmallIntegerField(blank=True, help_text="0 to 31; higher is dispatched first. Empty for the group's.", null=True, validators=[django.core.validators.MaxValueValidator(31)])),
+                ('is_enabled', models.BooleanField(default=True, help_text='While off, it runs only when triggered by hand.')),
+                ('owner', models.CharField(blank=True, default='', help_text='The project whose code declared it.', max_length=100)),
+                ('batch', models.CharField(blank=True, default='', help_text='The named batch it is a member of.', max_length=200)),
+                ('is_declared', models.BooleanField(default=False, help_text='Declared in code, not made at run time.')),
+                ('retired_at', models.DateTimeField(blank=True, help_text='When its declaration disappeared.', null=True)),
+                ('done_at', models.DateTimeField(blank=True, help_text='When a one-time manifest had its run.', null=True)),
+                ('depends_on', models.ForeignKey(blank=True, help_text='The manifest whose outcome it runs after.', null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='dependents', to='chainsched.manifest')),
+                ('group', models.ForeignKey(help_text='Limits and switches it shares.', on_delete=django.db.models.deletion.PROTECT, related_name='manifests', to='chainsched.manifestgroup')),
+            ],
+            options={
+                'ordering': ('external_id',),
+            },
+        ),
+        migrations.CreateModel(
+            name='Metadata',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('external_id', models.UUIDField(default=uuid.uuid4, help_text='Its public id, and the correlation id of all it causes.', unique=True)),
+                ('manifest_external_id', models.CharField(blank=True, default='', help_text="The manifest's name, kept when the manifest goes.", max_length=200)),
+                ('workflow', models.CharField(help_text='The registered name of the workflow.', max_length=200)),
+                ('source', models.CharField(choices=[('schedule', 'Schedule'), ('dependency', 'Dependency'), ('trigger', 'Trigger'), ('retry', 'Retry'), ('dead_letter', 'Dead letter'), ('activation', 'Activation'), ('child', 'Child'), ('task', 'Task')], help_text='What asked for it.', max_length=12)),
+                ('state', models.CharField(choices=[('pending', 'Pending'), ('in_progress', 'In progress'), ('completed', 'Completed'), ('failed', 'Failed'), ('cancelled', 'Cancelled')], default='pending', help_text='Where it stands.', max_length=12)),
+                ('priority', models.PositiveSmallIntegerField(default=0, help_text='The priority it was dispatched with.')),
+                ('attempt', models.PositiveIntegerField(default=1, help_text='Which attempt it is, counted from 1.')),
+                ('claims', models.PositiveIntegerField(default=0, help_text='How often a process took it; more than once is a sign.')),
+                ('timeout_seconds', models.PositiveIntegerField(blank=True, help_text='How long it may run.', null=True)),
+                ('input', models.JSONField(blank=True, help_text='What the workflow was called with.', null=True)),
+                ('output', models.JSONField(blank=True, help_text='What the workflow returned.', null=True)),
+                ('scheduled_for', models.DateTimeField(help_text='The time it was due.')),
+                ('created_at', models.DateTimeField(help_text='When it was dispatched.')),
+                ('claimed_at', models.DateTimeField(blank=True, help_text='When a process took it.', null=True)),
+                ('started_at', models.DateTimeField(blank=True, help_text="When the user's code began.", null=True)),
+                ('ended_at', models.DateTimeField(blank=True, help_text='When it ended; set exactly in terminal states.', null=True)),
+                ('failure_type', models.CharField(blank=True, default='', help_text="The exception's class, or what else ended it.", max_length=200)),
+                ('failure_reason', models.TextField(blank=True, default='', help_text='What went wrong, in words.')),
+                ('failure_traceback', models.TextField(blank=True, default='', help_text='Where it went wrong.')),
+                ('failure_fingerprint', models.CharField(blank=True, default='', help_text='The same for failures that look the same.', max_length=64)),
+                ('cancel_requested', models.BooleanField(default=False, help_text='Somebody asked it to stop.')),
+                ('progress', models.JSONField(blank=True, help_text='How far it says it is.', null=True)),
+                ('causation_id', models.CharField(blank=True, default='', help_text='What directly caused it.', max_length=200)),
+                ('root_correlation_id', models.CharField(blank=True, default='', help_text='The correlation id at the root of its tree.', max_length=200)),
+                ('group', models.ForeignKey(blank=True, db_constraint=False, db_index=False, help_text='Whose limit it counts against.', null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='executions', to='chainsched.manifestgroup')),
+                ('manifest', models.ForeignKey(blank=True, db_constraint=False, db_index=False, help_text='What ran; empty for a job without a manifest.', null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='executions', to='chainsched.manifest')),
+                ('parent_execution', models.ForeignKey(blank=True, db_constraint=False, db_index=False, help_text='The execution that caused it.', null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='children', to='chainsched.metadata')),
+                ('root_execution', models.ForeignKey(blank=True, db_constraint=False, db_index=False, help_text='The first execution of its tree; empty for a root.', null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='descendants', to='chainsched.metadata')),
+            ],
+            options={
+                'verbose_name': 'execution',
+                'get_latest_by': 'id',
+            },
+        ),
+        migrations.CreateModel(
+            name='DeadLetter',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('status', models.CharField(choices=[('awaiting_intervention', 'Awaiting intervention'), ('retried', 'Retried'), ('acknowledged', 'Acknowledged')], default='awaiting_intervention', help_text='Whether somebody has decided.', max_length=22)),
+                ('reason', models.TextField(help_text='Why it was given up.')),
+                ('failure_count', models.PositiveIntegerField(default=0, help_text='How many attempts had failed.')),
+                ('fingerprint', models.CharField(blank=True, default='', help_text='The same for failures that look the same.', max_length=64)),
+                ('dead_lettered_at', models.DateTimeField(help_text='When it was given up.')),
+                ('resolved_at', models.DateTimeField(blank=True, help_text='When somebody decided.', null=True)),
+                ('note', models.TextField(blank=True, default='', help_text='What they said.')),
+                ('resolved_by', models.ForeignKey(blank=True, help_text='Who decided; empty for the system.', null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
+                ('manifest', models.ForeignKey(blank=True, db_constraint=False, db_index=False, help_text='What failed; empty for a job without one.', null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='dead_letters', to='chainsched.manifest')),
+                ('execution', models.ForeignKey(blank=True, db_constraint=False, db_index=False, help_text='The attempt that was the last.', null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='dead_letters', to='chainsched.metadata')),
+                ('retry_execution', models.ForeignKey(blank=True, db_constraint=False, db_index=False, help_text='The execution that a retry led to.', null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='chainsched.metadata')),
+            ],
+        ),
+        migrations.CreateModel(
+            name='Process',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('external_id', models.UUIDField(default=uuid.uuid4, help_text='Random for each start; host and pid may repeat.', unique=True)),
+                ('kind', models.CharField(help_text='Scheduler or worker.', max_length=20)),
+                ('host', models.CharField(help_text='The name of the host it runs on.', max_length=255)),
+                ('pid', models.PositiveIntegerField(help_text='Its process id there.')),
+                ('workflows', models.JSONField(default=list, help_text='The names of the workflows that it can run.')),
+                ('started_at', models.DateTimeField(help_text='When it started.')),
+                ('heartbeat_at', models.DateTimeField(help_text='Its last sign of life.')),
+                ('stopped_at', models.DateTimeField(blank=True, help_text='When it stopped in good order.', null=True)),
+                ('lost_at', models.DateTimeField(blank=True, help_text='When others declared it lost.', null=True)),
+            ],
+            options={
+                'verbose_name_plural': 'processes',
+                'indexes': [models.Index(condition=models.Q(('lost_at__isnull', True), ('stopped_at__isnull', True)), fields=['heartbeat_at'], name='chainsched_process_trusted')],
+            },
+        ),
+        migrations.AddField(
+            model_name='metadata',
+            name='process',
+            field=models.ForeignKey(blank=True, db_constraint=False, db_index=False, help_text='The process that runs or ran it.', null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='executions', to='chainsched.process'),
+        ),
+        migrations.CreateModel(
+            name='WorkQueue',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('manifest_external_id', models.CharField(blank=True, default='', help_text="The manifest's name, kept when the manifest goes.", max_length=200)),
+                ('workflow', models.CharField(help_text='The registered name of the workflow.', max_length=200)),
+                ('input', models.JSONField(blank=True, help_text='What the workflow will be called with.', null=True)),
+                ('priority', models.PositiveSmallIntegerField(help_text='0 to 31, the boost included; higher goes first.', validators=[django.core.validators.MaxValueValidator(31)])),
+                ('turn', models.BigIntegerField(help_text='Its place among rows of one priority, so that groups take turns.')),
+                ('status', models.CharField(choices=[('queued', 'Queued'), ('dispatched', 'Dispatched'), ('cancelled', 'Cancelled')], default='queued', help_text='Where it stands.', max_length=10)),
+                ('not_before', models.DateTimeField(blank=True, help_text='It is not dispatched before this time.', null=True)),
+                ('scheduled_for', models.DateTimeField(help_text='The time it was due.')),
+                ('attempt', models.PositiveIntegerField(default=1, help_text='Which attempt it will be, counted from 1.')),
+                ('max_retries', models.PositiveIntegerField(blank=True, help_text='For a job without a manifest: failures until it is given up.', null=True)),
+                ('timeout_seconds', models.PositiveIntegerField(blank=True, help_text='For a job without a manifest: how long it may run.', null=True)),
+                ('retry_delay_seconds', models.PositiveIntegerField(blank=True, help_text='For a job without a manifest: the wait before the first retry.', null=True)),
+                ('retry_multiplier', models.FloatField(blank=True, help_text='For a job without a manifest: by how much further waits grow.', null=True)),
+                ('max_retry_delay_seconds', models.PositiveIntegerField(blank=True, help_text='For a job without a manifest: the longest wait before a retry.', null=True)),
+                ('source', models.CharField(choices=[('schedule', 'Schedule'), ('dependency', 'Dependency'), ('trigger', 'Trigger'), ('retry', 'Retry'), ('dead_letter', 'Dead letter'), ('activation', 'Activation'), ('child', 'Child'), ('task', 'Task')], help_text='What asked for it.', max_length=12)),
+                ('causation_id', models.CharField(blank=True, default='', help_text='What directly caused it.', max_length=200)),
+                ('root_correlation_id', models.CharField(blank=True, default='', help_text='The correlation id at the root of its tree.', max_length=200)),
+                ('cancel_reason', models.CharField(blank=True, default='', help_text='Why it was cancelled.', max_length=200)),
+                ('created_at', models.DateTimeField(help_text='When it was queued.')),
+                ('dead_letter', models.ForeignKey(blank=True, db_constraint=False, db_index=False, help_text='The dead letter whose retry this is.', null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='chainsched.deadletter')),
+                ('execution', models.ForeignKey(blank=True, db_constraint=False, db_index=False, help_text='The execution it became.', null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='chainsched.metadata')),
+                ('group', models.ForeignKey(blank=True, db_constraint=False, db_index=False, help_text='Whose limit it counts against.', null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='queue_rows', to='chainsched.manifestgroup')),
+                ('manifest', models.ForeignKey(blank=True, db_constraint=False, db_index=False, help_text='What it runs; empty for a job without one.', null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='queue_rows', to='chainsched.manifest')),
+                ('parent_execution', models.ForeignKey(blank=True, db_constraint=False, db_index=False, help_text='The execution that caused it.', null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='chainsched.metadata')),
+                ('root_execution', models.ForeignKey(blank=True, db_constraint=False, db_index=False, help_text='The first execution of the tree it belongs to.', null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='chainsched.metadata')),
+            ],
+            options={
+                'verbose_name': 'queue row',
+            },
+        ),
+        migrations.AddField(
+            model_name='metadata',
+            name='work_queue',
+            field=models.ForeignKey(blank=True, db_constraint=False, db_index=False, help_text='The queue row it was dispatched from.', null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='chainsched.workqueue'),
+        ),
+        migrations.CreateModel(
+            name='ManifestState',
+            fields=[
+                ('manifest', models.OneToOneField(help_text='Whose state this is.', on_delete=django.db.models.deletion.CASCADE, primary_key=True, related_name='state', serialize=False, to='chainsched.manifest')),
+                ('next_run_at', models.DateTimeField(blank=True, help_text='The alarm: when the manager looks at it. Empty while it has open work.', null=True)),
+                ('trigger_at', models.DateTimeField(blank=True, help_text='The newest wish for a run that still stands.', null=True)),
+                ('trigger_input', models.JSONField(blank=True, help_text='The input of that wish, if it came with one.', null=True)),
+                ('due_execution', models.BigIntegerField(default=0, help_text='The newest execution of its parent that matched its condition; 0 for none.')),
+                ('covered_execution', models.BigIntegerField(default=0, help_text='The execution of its parent that it was last queued for; 0 for none.')),
+                ('settled_execution', models.BigIntegerField(default=0, help_text='Up to which execution of its parent its part is done; 0 for none.')),
+                ('consecutive_failures', models.PositiveIntegerField(default=0, help_text='Failed attempts since the last success or resolution.')),
+                ('last_successful_run', models.DateTimeField(blank=True, help_text='When it last succeeded.', null=True)),
+                ('last_finished_run', models.DateTimeField(blank=True, help_text='When it was last over: succeeded, cancelled, or given up and resolved.', null=True)),
+                ('succeeded_execution', models.BigIntegerField(default=0, help_text='Its newest execution that succeeded; 0 for none.')),
+                ('dead_lettered_execution', models.BigIntegerField(default=0, help_text='Its newest execution that ended in a dead letter; 0 for none.')),
+                ('finished_execution', models.BigIntegerField(default=0, help_text='Its newest execution that was an outcome of any kind; 0 for none.')),
+            ],
+            options={
+                'indexes': [models.Index(condition=models.Q(('next_run_at__isnull', False)), fields=['next_run_at', 'manifest'], name='chainsched_state_alarm')],
+                'constraints': [models.CheckConstraint(condition=models.Q(('due_execution__gte', models.F('covered_execution'))), name='chainsched_state_due_not_behind')],
+            },
+        ),
+        migrations.AddIndex(
+            model_name='manifest',
+            index=models.Index(fields=['owner', 'batch'], name='chainsched_manifest_batch'),
+        ),
+        migrations.AddConstraint(
+            model_name='manifest',
+            constraint=models.CheckConstraint(condition=models.Q(('schedule_type__in', ['on_demand', 'cron', 'interval', 'once', 'dependent', 'dormant_dependent'])), name='chainsched_manifest_schedule_type'),
+        ),
+        migrations.AddConstraint(
+            model_name='manifest',
+            constraint=models.CheckConstraint(condition=models.Q(models.Q(models.Q(('cron_expression', '')), ('interval_seconds__isnull', True), ('once_at__isnull', True), ('schedule_type', 'on_demand')), models.Q(models.Q(('cron_expression', ''), _negated=True), ('interval_seconds__isnull', True), ('once_at__isnull', True), ('schedule_type', 'cron')), models.Q(models.Q(('cron_expression', '')), ('interval_seconds__isnull', False), ('once_at__isnull', True), ('schedule_type', 'interval')), models.Q(models.Q(('cron_expression', '')), ('interval_seconds__isnull', True), ('once_at__isnull', False), ('schedule_type', 'once')), models.Q(models.Q(('cron_expression', '')), ('interval_seconds__isnull', True), ('once_at__isnull', True), ('schedule_type', 'dependent')), models.Q(models.Q(('cron_expression', '')), ('interval_seconds__isnull', True), ('once_at__isnull', True), ('schedule_type', 'dormant_dependent')), _connector='OR'), name='chainsched_manifest_schedule_shape'),
+        ),
+        migrations.AddConstraint(
+            model_name='manifest',
+            constraint=models.CheckConstraint(condition=models.Q(('interval_seconds__isnull', True), ('interval_seconds__gte', 1), _connector='OR'), name='chainsched_manifest_interval_positive'),
+        ),
+        migrations.AddConstraint(
+            model_name='manifest',
+            constraint=models.CheckConstraint(condition=models.Q(models.Q(('run_condition__gte', 1), ('run_condition__lte', 3), ('schedule_type__in', ['dependent', 'dormant_dependent'])), models.Q(models.Q(('schedule_type__in', ['dependent', 'dormant_dependent']), _negated=True), ('run_condition', 0)), _connector='OR'), name='chainsched_manifest_run_condition'),
+        ),
+        migrations.AddConstraint(
+            model_name='manifest',
+            constraint=models.CheckConstraint(condition=models.Q(('schedule_type__in', ['dependent', 'dormant_dependent']), models.Q(('depends_on__isnull', True), ('is_fan_in_continuation', False)), _connector='OR'), name='chainsched_manifest_parent_only_dependents'),
+        ),
+        migrations.AddConstraint(
+            model_name='manifest',
+            constraint=models.CheckConstraint(condition=models.Q(('depends_on__isnull', True), models.Q(('depends_on', models.F('id')), _negated=True), _connector='OR'), name='chainsched_manifest_not_own_parent'),
+        ),
+        migrations.AddConstraint(
+            model_name='manifest',
+            constraint=models.CheckConstraint(condition=models.Q(('priority__isnull', True), models.Q(('priority__gte', 0), ('priority__lte', 31)), _connector='OR'), name='chainsched_manifest_priority_range'),
+        ),
+        migrations.AddConstraint(
+            model_name='manifest',
+            constraint=models.CheckConstraint(condition=models.Q(('retry_multiplier__isnull', True), ('retry_multiplier__gte', 1), _connector='OR'), name='chainsched_manifest_retry_multiplier'),
+        ),
+        migrations.AddConstraint(
+            model_name='manifest',
+            constraint=models.CheckConstraint(condition=models.Q(('misfire_policy__in', ['', 'run_once', 'skip'])), name='chainsched_manifest_misfire_policy'),
+        ),
+        migrations.AddIndex(
+            model_name='deadletter',
+            index=models.Index(condition=models.Q(('status', 'awaiting_intervention')), fields=['fingerprint'], name='chainsched_letter_fingerprint'),
+        ),
+        migrations.AddConstraint(
+            model_name='deadletter',
+            constraint=models.UniqueConstraint(condition=models.Q(('status', 'awaiting_intervention')), fields=('manifest',), name='chainsched_letter_one_awaiting'),
+        ),
+        migrations.AddConstraint(
+            model_name='deadletter',
+            constraint=models.CheckConstraint(condition=models.Q(('status__in', ['awaiting_intervention', 'retried', 'acknowledged'])), name='chainsched_letter_status'),
+        ),
+        migrations.AddConstraint(
+            model_name='deadletter',
+            constraint=models.CheckConstraint(condition=models.Q(models.Q(('status', 'awaiting_intervention'), ('resolved_at__isnull', True)), models.Q(models.Q(('status', 'awaiting_intervention'), _negated=True), ('resolved_at__isnull', False)), _connector='OR'), name='chainsched_letter_resolved_when_decided'),
+        ),
+        migrations.AddIndex(
+            model_name='workqueue',
+            index=models.Index(models.OrderBy(models.F('priority'), descending=True), models.F('turn'), models.F('id'), condition=models.Q(('status', 'queued')), name='chainsched_queue_order'),
+        ),
+        migrations.AddIndex(
+            model_name='workqueue',
+            index=models.Index(condition=models.Q(('status', 'queued')), fields=['group', 'priority', 'turn'], name='chainsched_queue_group_turns'),
+        ),
+        migrations.AddIndex(
+            model_name='workqueue',
+            index=models.Index(condition=models.Q(('status', 'queued'), ('not_before__isnull', False)), fields=['not_before'], name='chainsched_queue_not_before'),
+        ),
+        migrations.AddConstraint(
+            model_name='workqueue',
+            constraint=models.UniqueConstraint(condition=models.Q(('status', 'queued')), fields=('manifest',), name='chainsched_queue_one_per_manifest'),
+        ),
+        migrations.AddConstraint(
+            model_name='workqueue',
+            constraint=models.CheckConstraint(condition=models.Q(('status__in', ['queued', 'dispatched', 'cancelled'])), name='chainsched_queue_status'),
+        ),
+        migrations.AddConstraint(
+            model_name='workqueue',
+            constraint=models.CheckConstraint(condition=models.Q(('source__in', ['schedule', 'dependency', 'trigger', 'retry', 'dead_letter', 'activation', 'child', 'task'])), name='chainsched_queue_source'),
+        ),
+        migrations.AddConstraint(
+            model_name='workqueue',
+            constraint=models.CheckConstraint(condition=models.Q(('priority__gte', 0), ('priority__lte', 31)), name='chainsched_queue_priority_range'),
+        ),
+        migrations.AddConstraint(
+            model_name='workqueue',
+            constraint=models.CheckConstraint(condition=models.Q(('attempt__gte', 1)), name='chainsched_queue_attempt_positive'),
+        ),
+        migrations.AddConstraint(
+            model_name='workqueue',
+            constraint=models.CheckConstraint(condition=models.Q(models.Q(('execution__isnull', False), ('status', 'dispatched')), models.Q(models.Q(('status', 'dispatched'), _negated=True), ('execution__isnull', True)), _connector='OR'), name='chainsched_queue_dispatched_has_execution'),
+        ),
+        migrations.AddIndex(
+            model_name='metadata',
+            index=models.Index(models.OrderBy(models.F('priority'), descending=True), models.F('id'), condition=models.Q(('state', 'pending')), name='chainsched_execution_claims'),
+        ),
+        migrations.AddIndex(
+            model_name='metadata',
+            index=models.Index(condition=models.Q(('state__in', ['pending', 'in_progress'])), fields=['group'], name='chainsched_execution_active'),
+        ),
+        migrations.AddIndex(
+            model_name='metadata',
+            index=models.Index(condition=models.Q(('state', 'in_progress')), fields=['process'], name='chainsched_execution_running'),
+        ),
+        migrations.AddIndex(
+            model_name='metadata',
+            index=models.Index(models.F('manifest'), models.OrderBy(models.F('id'), descending=True), condition=models.Q(('manifest__isnull', False)), name='chainsched_execution_history'),
+        ),
+        migrations.AddIndex(
+            model_name='metadata',
+            index=models.Index(condition=models.Q(('parent_execution__isnull', False)), fields=['parent_execution'], name='chainsched_execution_parent'),
+        ),
+        migrations.AddIndex(
+            model_name='metadata',
+            index=models.Index(condition=models.Q(('root_execution__isnull', False)), fields=['root_execution'], name='chainsched_execution_root'),
+        ),
+        migrations.AddConstraint(
+            model_name='metadata',
+            constraint=models.UniqueConstraint(condition=models.Q(('state__in', ['pending', 'in_progress'])), fields=('manifest',), name='chainsched_execution_one_active'),
+        ),
+        migrations.AddConstraint(
+            model_name='metadata',
+            constraint=models.CheckConstraint(condition=models.Q(('state__in', ['pending', 'in_progress', 'completed', 'failed', 'cancelled'])), name='chainsched_execution_state'),
+        ),
+        migrations.AddConstraint(
+            model_name='metadata',
+            constraint=models.CheckConstraint(condition=models.Q(('source__in', ['schedule', 'dependency', 'trigger', 'retry', 'dead_letter', 'activation', 'child', 'task'])), name='chainsched_execution_source'),
+        ),
+        migrations.AddConstraint(
+            model_name='metadata',
+            constraint=models.CheckConstraint(condition=models.Q(models.Q(('ended_at__isnull', False), ('state__in', ['completed', 'failed', 'cancelled'])), models.Q(('ended_at__isnull', True), ('state__in', ['pending', 'in_progress'])), _connector='OR'), name='chainsched_execution_ended_when_terminal'),
+        ),
+        migrations.AddConstraint(
+            model_name='metadata',
+            constraint=models.CheckConstraint(condition=models.Q(('attempt__gte', 1)), name='chainsched_execution_attempt_positive'),
+        ),
+        InstallGuard(),
+    ]

@@ -1,0 +1,21 @@
+"""Rows: one file a model, the QuerySet above its Model; raw SQL and lock hints live here."""
+
+from chainsched.models.dead_letter import DeadLetter
+from chainsched.models.loop import Loop
+from chainsched.models.manifest import Manifest
+from chainsched.models.manifest_group import ManifestGroup
+from chainsched.models.manifest_state import ManifestState
+from chainsched.models.metadata import Metadata
+from chainsched.models.process import Process
+from chainsched.models.work_queue import WorkQueue
+
+__all__ = [
+    "DeadLetter",
+    "Loop",
+    "Manifest",
+    "ManifestGroup",
+    "ManifestState",
+    "Metadata",
+    "Process",
+    "WorkQueue",
+]

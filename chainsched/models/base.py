@@ -1,0 +1,54 @@
+"""What the models share: the manager that stays on our database, and fields for references without constraint."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from django.db import models
+from django.db.models import Q
+
+from chainsched.conf import get_config
+
+M = TypeVar("M", bound=models.Model)
+
+
+class PinnedManager(models.Manager[M]):
+    """Sends every query to the database that ``CHAINSCHED['DATABASE']`` names, past any router.
+
+    A router that sends reads to a replica would otherwise let decisions rest on rows that are not yet there.
+    """
+
+    def get_queryset(self) -> models.QuerySet[M]:
+        queryset = super().get_queryset()
+        return queryset if self._db else queryset.using(get_config().database)
+
+
+def choices(kind: type[enum.Enum]) -> list[tuple[Any, str]]:
+    """A domain enum as the choices of a field."""
+    return [(member.value, member.name.replace("_", " ").capitalize()) for member in kind]
+
+
+def values(members: Iterable[enum.Enum]) -> list[Any]:
+    """The plain values of enum members, so that migrations do not refer to our code."""
+    return [member.value for member in members]
+
+
+def one_of(field: str, kind: type[enum.Enum], *, name: str) -> models.CheckConstraint:
+    """The check that a column holds only what its enum knows."""
+    return models.CheckConstraint(condition=Q(**{f"{field}__in": values(kind)}), name=name)
+
+
+def reference(to: type[models.Model] | str, *, related_name: str = "+", help_text: str) -> models.ForeignKey[Any, Any]:
+    """A reference that outlives what it names: no constraint, no index of its own, nothing done on delete."""
+    return models.ForeignKey(
+        to,
+        on_delete=models.DO_NOTHING,
+        db_constraint=False,
+        db_index=False,
+        null=True,
+        blank=True,
+        related_name=related_name,
+        help_text=help_text,
+    )

@@ -1,0 +1,154 @@
+"""Writes of many rows in one statement, on PostgreSQL and SQLite alike.
+
+The rows travel as one JSON parameter that the database unfolds into a table. So the text of a statement and the number
+of its parameters do not depend on the number of rows; a conflict can be skipped and the written rows returned in
+the same statement, which Django's ``bulk_create(ignore_conflicts=True)`` cannot do (on SQLite it would also swallow
+failing checks).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.core.serializers.json import DjangoJSONEncoder
+from django.db import connections, models
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from chainsched.conf import get_config
+
+Row = Mapping[str, Any]
+
+
+def insert(
+    model: type[models.Model], rows: Sequence[Row], *, returning: Sequence[str] = ("id",), skip_conflicts: bool = False
+) -> list[dict[str, Any]]:
+    """Insert the rows and return the named columns of those that were written.
+
+    With ``skip_conflicts`` a row that breaks a unique constraint is left out and so absent from the answer.
+    All rows name the same columns; those they do not name get the field's default.
+    """
+    if not rows:
+        return []
+    connection = connections[get_config().database]
+    named = list(rows[0])
+    fields: list[Any] = [model._meta.get_field(name) for name in named]
+    unnamed = [field for field in model._meta.concrete_fields if field.has_default() and field not in fields]
+    full = [[row[name] for name in named] + [field.get_default() for field in unnamed] for row in rows]
+    fields += unnamed
+    table, columns = _quoted(connection, model._meta.db_table), [field.column for field in fields]
+    unfolded, parameter = _unfold(connection, fields, full)
+    conflict = " ON CONFLICT DO NOTHING" if skip_conflicts else ""
+    # SQLite needs WHERE to tell the conflict clause of an INSERT … SELECT from a join.
+    sql = (
+        f"INSERT INTO {table} ({_list(connection, columns)}) "  # noqa: S608 - names come from the models
+        f"SELECT {_list(connection, columns)} FROM {unfolded} WHERE true{conflict} "
+        f"RETURNING {_list(connection, _columns(model, returning))}"
+    )
+    return _fetch(connection, sql, [parameter], returning)
+
+
+def update(
+    model: type[models.Model],
+    rows: Sequence[Row],
+    *,
+    key: str = "id",
+    where: Mapping[str, Any] | None = None,
+) -> list[Any]:
+    """Write each row's columns to the row with its key, and return the keys that were written.
+
+    ``where`` names the values that the stored row must still have: the compare of compare-and-set.
+    """
+    if not rows:
+        return []
+    connection = connections[get_config().database]
+    fields: list[Any] = [model._meta.get_field(name) for name in rows[0]]
+    key_column, *_ = _columns(model, [key])
+    changed = [field.column for field in fields if field.column != key_column]
+    table = _quoted(connection, model._meta.db_table)
+    unfolded, parameter = _unfold(connection, fields, [list(row.values()) for row in rows])
+    quote = connection.ops.quote_name
+    sets = ", ".join(f"{quote(column)} = v.{quote(column)}" for column in changed)
+    expected = where or {}
+    conditions = "".join(f" AND {table}.{quote(column)} = %s" for column in _columns(model, list(expected)))
+    sql = (
+        f"UPDATE {table} SET {sets} FROM {unfolded} "  # noqa: S608 - names come from the models
+        f"WHERE {table}.{quote(key_column)} = v.{quote(key_column)}{conditions} "
+        f"RETURNING {table}.{quote(key_column)}"
+    )
+    return [row[key] for row in _fetch(connection, sql, [parameter, *expected.values()], [key])]
+
+
+def unfold(columns: Mapping[str, models.Field[Any, Any]], rows: Sequence[Sequence[Any]]) -> tuple[str, str]:
+    """A table expression named ``v`` over the rows, and the one parameter it takes."""
+    connection = connections[get_config().database]
+    return _unfold(connection, list(columns.values()), rows, names=list(columns))
+
+
+def _unfold(
+    connection: BaseDatabaseWrapper,
+    fields: Sequence[Any],
+    rows: Sequence[Sequence[Any]],
+    *,
+    names: Sequence[str] | None = None,
+) -> tuple[str, str]:
+    names = names or [field.column for field in fields]
+    quoted = [connection.ops.quote_name(name) for name in names]
+    if connection.vendor == "postgresql":
+        typed = ", ".join(
+            f"{name} {_column_type(field, connection)}" for name, field in zip(quoted, fields, strict=True)
+        )
+        folded = [
+            {name: _as_json(field, value) for name, field, value in zip(names, fields, row, strict=True)}
+            for row in rows
+        ]
+        return f"json_to_recordset(%s::json) AS v({typed})", json.dumps(folded, cls=DjangoJSONEncoder)
+    picked = ", ".join(f"json_extract(value, '$[{index}]') AS {name}" for index, name in enumerate(quoted))
+    values = [[_as_sqlite(connection, field, value) for field, value in zip(fields, row, strict=True)] for row in rows]
+    return f"(SELECT {picked} FROM json_each(%s)) AS v", json.dumps(values)  # noqa: S608 - names come from the models
+
+
+def _column_type(field: Any, connection: BaseDatabaseWrapper) -> str:
+    return str(field.rel_db_type(connection) if field.primary_key else field.db_type(connection))
+
+
+def _as_json(field: Any, value: Any) -> Any:
+    """A value as PostgreSQL reads it out of JSON."""
+    if isinstance(value, UUID):
+        return str(value)
+    return value.isoformat() if isinstance(value, datetime) else value
+
+
+def _as_sqlite(connection: BaseDatabaseWrapper, field: Any, value: Any) -> Any:
+    """A value as Django stores it in SQLite, where JSON, times and uuids are text."""
+    if value is None:
+        return None
+    if isinstance(field, models.JSONField):
+        return json.dumps(value, cls=field.encoder)
+    if isinstance(value, UUID):
+        return value.hex
+    return connection.ops.adapt_datetimefield_value(value) if isinstance(value, datetime) else value
+
+
+def _columns(model: type[models.Model], names: Sequence[str]) -> list[str]:
+    fields: list[Any] = [model._meta.get_field(name) for name in names]
+    return [field.column for field in fields]
+
+
+def _quoted(connection: BaseDatabaseWrapper, name: str) -> str:
+    return connection.ops.quote_name(name)
+
+
+def _list(connection: BaseDatabaseWrapper, columns: Sequence[str]) -> str:
+    return ", ".join(connection.ops.quote_name(column) for column in columns)
+
+
+def _fetch(
+    connection: BaseDatabaseWrapper, sql: str, parameters: Sequence[Any], names: Sequence[str]
+) -> list[dict[str, Any]]:
+    with connection.cursor() as cursor:
+        cursor.execute(sql, parameters)
+        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]

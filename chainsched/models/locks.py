@@ -1,0 +1,28 @@
+"""How a transaction of ours begins, on each database."""
+
+from __future__ import annotations
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+LOCK_TIMEOUT = "10s"
+STATEMENT_TIMEOUT = "60s"
+# A process that freezes inside a transaction loses it, so that nobody waits for it longer than this.
+IDLE_TIMEOUT = "10s"
+
+
+def begin(connection: BaseDatabaseWrapper) -> None:
+    """The first statement of a transaction.
+
+    PostgreSQL: bound every wait, for this transaction only, so that a pooler hands on a clean session.
+    SQLite: write at once. A transaction that reads first and writes later fails with "database is locked" when
+    somebody else wrote in between, and no timeout helps; one that begins with a write waits its turn.
+    """
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            cursor.execute(
+                "SELECT set_config('lock_timeout', %s, true), set_config('statement_timeout', %s, true), "
+                "set_config('idle_in_transaction_session_timeout', %s, true)",
+                [LOCK_TIMEOUT, STATEMENT_TIMEOUT, IDLE_TIMEOUT],
+            )
+        else:
+            cursor.execute("UPDATE chainsched_loop SET turn = turn WHERE name = ''")

@@ -1,0 +1,50 @@
+"""Named rows to lock, so that one turn at a time is taken over any number of hosts."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from django.db import models
+from django.db.models import F
+from django.db.models.functions import Greatest
+
+from chainsched.models import bulk
+from chainsched.models.base import PinnedManager
+
+DISPATCH = "dispatch"
+GRAPH = "graph"
+
+
+class LoopQuerySet(models.QuerySet["Loop"]):
+    """The locks."""
+
+    def hold(self, name: str, *, now: datetime) -> Loop:
+        """Hold the named row until the transaction ends, waiting for whoever has it, and note the time.
+
+        The lock is taken by a write, so that it also makes a transaction on SQLite the only one.
+        """
+        mine = self.filter(name=name)
+        if not mine.update(turned_at=now):
+            bulk.insert(Loop, [{"name": name}], returning=("name",), skip_conflicts=True)
+            mine.update(turned_at=now)
+        return mine.get()
+
+    def advance(self, name: str, *, turn: int) -> None:
+        """Move the turn forward, never back."""
+        self.filter(name=name).update(turn=Greatest(F("turn"), turn))
+
+    def present_turn(self, name: str) -> int:
+        return self.filter(name=name).values_list("turn", flat=True).first() or 0
+
+
+class Loop(models.Model):
+    """A row whose lock makes something exclusive."""
+
+    name = models.CharField(max_length=40, primary_key=True, help_text="What the lock is for.")
+    turn = models.BigIntegerField(default=0, help_text="For dispatch: the turn that fairness has reached.")
+    turned_at = models.DateTimeField(null=True, blank=True, help_text="When the last turn was taken.")
+
+    objects = PinnedManager.from_queryset(LoopQuerySet)()
+
+    def __str__(self) -> str:
+        return self.name

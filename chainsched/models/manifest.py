@@ -1,0 +1,212 @@
+"""Manifests: what to run, with what input, and what makes it run.
+
+Written by people and seeding; of the engine's own, only that a one-time manifest is done.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from django.core.validators import MaxValueValidator, MinValueValidator
+from django.db import models
+from django.db.models import Q
+
+from chainsched.domain.states import MisfirePolicy, RunCondition, ScheduleType
+from chainsched.models.base import PinnedManager, choices, one_of, values
+from chainsched.models.manifest_group import ManifestGroup
+
+if TYPE_CHECKING:
+    from chainsched.models.manifest_state import ManifestState
+
+PARENTED = [kind.value for kind in ScheduleType if kind.has_parent]
+
+
+class ManifestQuerySet(models.QuerySet["Manifest"]):
+    """Reads of manifests."""
+
+    def enabled(self) -> ManifestQuerySet:
+        return self.filter(is_enabled=True)
+
+    def declared_by(self, owner: str) -> ManifestQuerySet:
+        """What this owner's code declared, retired or not."""
+        return self.filter(is_declared=True, owner=owner)
+
+    def firing_after(self, parent_ids: list[int]) -> ManifestQuerySet:
+        """The dependents that outcomes of these parents can make due."""
+        return self.filter(depends_on__in=parent_ids, schedule_type=ScheduleType.DEPENDENT)
+
+
+def _shape(schedule_type: ScheduleType) -> Q:
+    """The columns that a schedule type fills; all others stay empty."""
+    return Q(
+        Q(cron_expression="") if schedule_type != ScheduleType.CRON else ~Q(cron_expression=""),
+        schedule_type=schedule_type.value,
+        interval_seconds__isnull=schedule_type != ScheduleType.INTERVAL,
+        once_at__isnull=schedule_type != ScheduleType.ONCE,
+    )
+
+
+def _shapes() -> Q:
+    shapes = Q()
+    for schedule_type in ScheduleType:
+        shapes |= _shape(schedule_type)
+    return shapes
+
+
+class Manifest(models.Model):
+    """The definition of a job."""
+
+    external_id = models.CharField(max_length=200, unique=True, help_text="The name people and code know it by.")
+    group = models.ForeignKey(
+        ManifestGroup, on_delete=models.PROTECT, related_name="manifests", help_text="Limits and switches it shares."
+    )
+    workflow = models.CharField(max_length=200, help_text="The registered name of the workflow that it runs.")
+    input = models.JSONField(
+        null=True, blank=True, help_text="What the workflow is called with; must fit the workflow's input type."
+    )
+
+    schedule_type = models.CharField(
+        max_length=20,
+        choices=choices(ScheduleType),
+        default=ScheduleType.ON_DEMAND.value,
+        help_text="What makes it run.",
+    )
+    cron_expression = models.CharField(
+        max_length=200, blank=True, default="", help_text="For cron: 5 fields, or 6 with the seconds first."
+    )
+    timezone = models.CharField(
+        max_length=64, blank=True, default="", help_text="The zone of its wall clock; empty for the project's."
+    )
+    interval_seconds = models.PositiveBigIntegerField(
+        null=True, blank=True, validators=[MinValueValidator(1)], help_text="For intervals: seconds between runs."
+    )
+    once_at = models.DateTimeField(null=True, blank=True, help_text="For once: when.")
+    jitter_seconds = models.PositiveIntegerField(
+        default=0, help_text="A run may begin up to this many seconds later, to spread the load."
+    )
+    exclusions = models.JSONField(default=list, blank=True, help_text="Days and hours in which it does not run.")
+    misfire_policy = models.CharField(
+        max_length=10,
+        blank=True,
+        default="",
+        choices=choices(MisfirePolicy),
+        help_text="What to do when found late; empty for the project's policy.",
+    )
+    misfire_threshold_seconds = models.PositiveIntegerField(
+        null=True, blank=True, help_text="How late still counts as on time; empty for the project's threshold."
+    )
+
+    depends_on = models.ForeignKey(
+        "self",
+        null=True,
+        blank=True,
+        on_delete=models.SET_NULL,
+        related_name="dependents",
+        help_text="The manifest whose outcome it runs after.",
+    )
+    run_condition = models.PositiveSmallIntegerField(
+        choices=choices(RunCondition),
+        default=RunCondition.NONE.value,
+        help_text="Which outcome of the parent it runs for; only for dependents.",
+    )
+    is_fan_in_continuation = models.BooleanField(
+        default=False, help_text="Runs when all its siblings have had their part in a run of the parent."
+    )
+    depth = models.PositiveSmallIntegerField(default=0, help_text="How many manifests stand above it.")
+
+    max_retries = models.PositiveIntegerField(
+        null=True, blank=True, help_text="Failures until the dead letter; empty for the project's number."
+    )
+    retry_delay_seconds = models.PositiveIntegerField(
+        null=True, blank=True, help_text="The wait before the first retry; empty for the project's."
+    )
+    retry_multiplier = models.FloatField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1)],
+        help_text="By how much each further wait grows; empty for the project's.",
+    )
+    max_retry_delay_seconds = models.PositiveIntegerField(
+        null=True, blank=True, help_text="The longest wait before a retry; empty for the project's."
+    )
+    timeout_seconds = models.PositiveIntegerField(
+        null=True, blank=True, help_text="How long a run may take; empty for the project's limit."
+    )
+    priority = models.PositiveSmallIntegerField(
+        null=True,
+        blank=True,
+        validators=[MaxValueValidator(31)],
+        help_text="0 to 31; higher is dispatched first. Empty for the group's.",
+    )
+
+    is_enabled = models.BooleanField(default=True, help_text="While off, it runs only when triggered by hand.")
+    owner = models.CharField(max_length=100, blank=True, default="", help_text="The project whose code declared it.")
+    batch = models.CharField(max_length=200, blank=True, default="", help_text="The named batch it is a member of.")
+    is_declared = models.BooleanField(default=False, help_text="Declared in code, not made at run time.")
+    retired_at = models.DateTimeField(null=True, blank=True, help_text="When its declaration disappeared.")
+    done_at = models.DateTimeField(null=True, blank=True, help_text="When a one-time manifest had its run.")
+
+    objects = PinnedManager.from_queryset(ManifestQuerySet)()
+
+    if TYPE_CHECKING:
+        id: int
+        group_id: int
+        depends_on_id: int | None
+        state: ManifestState
+
+    class Meta:
+        ordering = ("external_id",)
+        constraints = (
+            one_of("schedule_type", ScheduleType, name="chainsched_manifest_schedule_type"),
+            models.CheckConstraint(condition=_shapes(), name="chainsched_manifest_schedule_shape"),
+            models.CheckConstraint(
+                condition=Q(interval_seconds__isnull=True) | Q(interval_seconds__gte=1),
+                name="chainsched_manifest_interval_positive",
+            ),
+            models.CheckConstraint(
+                condition=Q(schedule_type__in=PARENTED, run_condition__gte=1, run_condition__lte=3)
+                | (~Q(schedule_type__in=PARENTED) & Q(run_condition=0)),
+                name="chainsched_manifest_run_condition",
+            ),
+            models.CheckConstraint(
+                condition=Q(schedule_type__in=PARENTED) | Q(depends_on__isnull=True, is_fan_in_continuation=False),
+                name="chainsched_manifest_parent_only_dependents",
+            ),
+            models.CheckConstraint(
+                condition=Q(depends_on__isnull=True) | ~Q(depends_on=models.F("id")),
+                name="chainsched_manifest_not_own_parent",
+            ),
+            models.CheckConstraint(
+                condition=Q(priority__isnull=True) | Q(priority__gte=0, priority__lte=31),
+                name="chainsched_manifest_priority_range",
+            ),
+            models.CheckConstraint(
+                condition=Q(retry_multiplier__isnull=True) | Q(retry_multiplier__gte=1),
+                name="chainsched_manifest_retry_multiplier",
+            ),
+            models.CheckConstraint(
+                condition=Q(misfire_policy__in=["", *values(MisfirePolicy)]), name="chainsched_manifest_misfire_policy"
+            ),
+        )
+        indexes = (models.Index(fields=["owner", "batch"], name="chainsched_manifest_batch"),)
+
+    def __str__(self) -> str:
+        return self.external_id
+
+    @property
+    def next_run_at(self) -> datetime | None:
+        """When the manager will look at it next; None while it has open work or may not run."""
+        return self.state.next_run_at
+
+    @property
+    def last_successful_run(self) -> datetime | None:
+        return self.state.last_successful_run
+
+    @property
+    def last_finished_run(self) -> datetime | None:
+        return self.state.last_finished_run
+
+    @property
+    def consecutive_failures(self) -> int:
+        return self.state.consecutive_failures

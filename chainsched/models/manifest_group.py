@@ -1,0 +1,55 @@
+"""Groups: what manifests share at dispatch (limit, priority, on and off)."""
+
+from __future__ import annotations
+
+from django.core.validators import MaxValueValidator, MinValueValidator
+from django.db import models
+from django.db.models import Q
+
+from chainsched.models.base import PinnedManager
+
+
+class ManifestGroupQuerySet(models.QuerySet["ManifestGroup"]):
+    """Reads of groups."""
+
+    def enabled(self) -> ManifestGroupQuerySet:
+        return self.filter(is_enabled=True)
+
+    def restricting_dispatch(self) -> ManifestGroupQuerySet:
+        """The groups whose rows may have to wait: disabled ones and those with a limit."""
+        return self.filter(Q(is_enabled=False) | Q(max_active_jobs__isnull=False))
+
+
+class ManifestGroup(models.Model):
+    """A named set of manifests with its own limit, priority and switch."""
+
+    name = models.CharField(max_length=200, unique=True, help_text="The name declarations refer to the group by.")
+    max_active_jobs = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1)],
+        help_text="How many of its jobs may be pending or running at once; empty for no limit of its own.",
+    )
+    priority = models.PositiveSmallIntegerField(
+        default=0,
+        validators=[MaxValueValidator(31)],
+        help_text="0 to 31; higher is dispatched first. For manifests that state no priority of their own.",
+    )
+    is_enabled = models.BooleanField(default=True, help_text="While off, nothing of the group is queued or dispatched.")
+
+    objects = PinnedManager.from_queryset(ManifestGroupQuerySet)()
+
+    class Meta:
+        ordering = ("name",)
+        constraints = (
+            models.CheckConstraint(
+                condition=Q(max_active_jobs__isnull=True) | Q(max_active_jobs__gte=1),
+                name="chainsched_group_limit_positive",
+            ),
+            models.CheckConstraint(
+                condition=Q(priority__gte=0, priority__lte=31), name="chainsched_group_priority_range"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return self.name

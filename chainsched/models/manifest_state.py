@@ -1,0 +1,135 @@
+"""The run-time state of a manifest: one narrow row, written by the engine only, and the row that everyone locks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from django.db import models
+from django.db.models import Case, F, Q, Value, When
+
+from chainsched.domain.states import ScheduleType
+from chainsched.models.base import PinnedManager
+from chainsched.models.manifest import Manifest
+
+TIMED = [schedule_type for schedule_type in ScheduleType if schedule_type.is_timed]
+
+
+class ManifestStateQuerySet(models.QuerySet["ManifestState"]):
+    """The lock on manifests, and the reads that the manager makes."""
+
+    def lock(self, manifest_ids: Collection[int]) -> list[int]:
+        """Lock these rows in id order and say which exist. What a decision rests on is read after this.
+
+        SQLite has no row locks and needs none: the transaction has written before, so it is alone.
+        """
+        rows = self.filter(manifest__in=manifest_ids).order_by("manifest_id")
+        return list(rows.select_for_update(no_key=True).values_list("manifest_id", flat=True))
+
+    def lock_with_dependents(self, manifest_ids: Collection[int]) -> list[int]:
+        """Lock these rows and those of the manifests that depend on them, all in id order, in one statement."""
+        dependents = Manifest.objects.using(self.db).firing_after(list(manifest_ids)).values("id")
+        rows = self.filter(Q(manifest__in=manifest_ids) | Q(manifest__in=dependents)).order_by("manifest_id")
+        return list(rows.select_for_update(no_key=True).values_list("manifest_id", flat=True))
+
+    def lock_due(self, manifest_ids: Collection[int], *, now: datetime) -> list[int]:
+        """Lock those that are still due, passing over what somebody else holds."""
+        rows = self.due(now).filter(manifest__in=manifest_ids).order_by("manifest_id")
+        return list(rows.select_for_update(no_key=True, skip_locked=True).values_list("manifest_id", flat=True))
+
+    def due(self, now: datetime) -> ManifestStateQuerySet:
+        """Those whose alarm has come. The partial index over alarms answers this; nothing may be joined to it."""
+        return self.filter(next_run_at__lte=now)
+
+    def due_ids(self, now: datetime, *, limit: int) -> list[int]:
+        """The manifests that have been due longest. Not locked: whoever acts on them locks and looks again."""
+        rows = self.due(now).order_by("next_run_at", "manifest_id")
+        return list(rows.values_list("manifest_id", flat=True)[:limit])
+
+    def without_alarm(self, *, after: int, limit: int) -> list[int]:
+        """Manifests that may run by themselves and have no alarm, in pages by id; many of them have open work."""
+        may_run = self.filter(
+            Q(manifest__schedule_type__in=TIMED) | Q(due_execution__gt=F("covered_execution")),
+            next_run_at__isnull=True,
+            manifest__is_enabled=True,
+            manifest__retired_at__isnull=True,
+            manifest__done_at__isnull=True,
+            manifest__gt=after,
+        )
+        return list(may_run.order_by("manifest_id").values_list("manifest_id", flat=True)[:limit])
+
+    def next_alarm(self) -> datetime | None:
+        """The earliest alarm of all."""
+        armed = self.filter(next_run_at__isnull=False).order_by("next_run_at")
+        return armed.values_list("next_run_at", flat=True).first()
+
+    def spend(self, manifest_ids: Iterable[int], *, now: datetime) -> int:
+        """Note that a queue row was opened: the alarm is off, and what it was due for is covered."""
+        return self.filter(manifest__in=list(manifest_ids)).update(
+            next_run_at=None,
+            covered_execution=F("due_execution"),
+            trigger_input=Case(When(trigger_at__lte=now, then=Value(None)), default=F("trigger_input")),
+            trigger_at=Case(When(trigger_at__lte=now, then=None), default=F("trigger_at")),
+        )
+
+
+class ManifestState(models.Model):
+    """What the engine knows about a manifest. No form and no ``save()`` of a manifest touches it."""
+
+    manifest = models.OneToOneField(
+        Manifest, primary_key=True, on_delete=models.CASCADE, related_name="state", help_text="Whose state this is."
+    )
+    next_run_at = models.DateTimeField(
+        null=True, blank=True, help_text="The alarm: when the manager looks at it. Empty while it has open work."
+    )
+    trigger_at = models.DateTimeField(null=True, blank=True, help_text="The newest wish for a run that still stands.")
+    trigger_input = models.JSONField(null=True, blank=True, help_text="The input of that wish, if it came with one.")
+    due_execution = models.BigIntegerField(
+        default=0, help_text="The newest execution of its parent that matched its condition; 0 for none."
+    )
+    covered_execution = models.BigIntegerField(
+        default=0, help_text="The execution of its parent that it was last queued for; 0 for none."
+    )
+    settled_execution = models.BigIntegerField(
+        default=0, help_text="Up to which execution of its parent its part is done; 0 for none."
+    )
+    consecutive_failures = models.PositiveIntegerField(
+        default=0, help_text="Failed attempts since the last success or resolution."
+    )
+    last_successful_run = models.DateTimeField(null=True, blank=True, help_text="When it last succeeded.")
+    last_finished_run = models.DateTimeField(
+        null=True, blank=True, help_text="When it was last over: succeeded, cancelled, or given up and resolved."
+    )
+    succeeded_execution = models.BigIntegerField(
+        default=0, help_text="Its newest execution that succeeded; 0 for none."
+    )
+    dead_lettered_execution = models.BigIntegerField(
+        default=0, help_text="Its newest execution that ended in a dead letter; 0 for none."
+    )
+    finished_execution = models.BigIntegerField(
+        default=0, help_text="Its newest execution that was an outcome of any kind; 0 for none."
+    )
+
+    objects = PinnedManager.from_queryset(ManifestStateQuerySet)()
+
+    if TYPE_CHECKING:
+        manifest_id: int
+
+    class Meta:
+        constraints = (
+            models.CheckConstraint(
+                condition=Q(due_execution__gte=F("covered_execution")), name="chainsched_state_due_not_behind"
+            ),
+        )
+        indexes = (
+            # With the id in it the index alone answers which manifests are due.
+            models.Index(
+                fields=["next_run_at", "manifest"],
+                condition=Q(next_run_at__isnull=False),
+                name="chainsched_state_alarm",
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"state of manifest {self.manifest_id}"

@@ -1,0 +1,182 @@
+"""Executions: one row an attempt, the audit trail. Born in ``flow.dispatch``, ended in ``flow.record``, then final."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Iterable
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from django.db import models
+from django.db.models import F, Q
+
+from chainsched.domain.states import ACTIVE_STATES, TERMINAL_STATES, ExecutionState, Source
+from chainsched.exceptions import ExecutionIsFinal
+from chainsched.models.base import PinnedManager, choices, one_of, reference, values
+from chainsched.models.manifest import Manifest
+from chainsched.models.manifest_group import ManifestGroup
+from chainsched.models.process import Process
+
+IS_ACTIVE = Q(state__in=values(ACTIVE_STATES))
+IS_PENDING = Q(state=ExecutionState.PENDING.value)
+IS_IN_PROGRESS = Q(state=ExecutionState.IN_PROGRESS.value)
+
+
+class MetadataQuerySet(models.QuerySet["Metadata"]):
+    """Reads of executions, and the steps between their states as compare-and-set writes."""
+
+    def active(self) -> MetadataQuerySet:
+        return self.filter(IS_ACTIVE)
+
+    def pending(self) -> MetadataQuerySet:
+        return self.filter(IS_PENDING)
+
+    def in_progress(self) -> MetadataQuerySet:
+        return self.filter(IS_IN_PROGRESS)
+
+    def terminal(self) -> MetadataQuerySet:
+        return self.filter(state__in=TERMINAL_STATES)
+
+    def in_claim_order(self) -> MetadataQuerySet:
+        return self.order_by("-priority", "id")
+
+    def active_by_group(self) -> dict[int | None, int]:
+        """How many executions each group has pending or running, counted from the rows themselves."""
+        counted = self.active().values_list("group_id").order_by().annotate(active=models.Count("id"))
+        return dict(counted)
+
+    def claim(self, *, process: Process, workflows: Collection[str], limit: int, now: datetime) -> list[Metadata]:
+        """Take up to ``limit`` pending executions for a process; nothing if the process is no longer trusted."""
+        candidates = self.pending().filter(workflow__in=workflows).in_claim_order()
+        locked = candidates.select_for_update(skip_locked=True, no_key=True)[:limit]
+        trusted = Process.objects.using(self.db).trusted().filter(pk=process.pk)
+        ids = list(locked.values_list("id", flat=True))
+        claimed = self.pending().filter(models.Exists(trusted), id__in=ids)
+        if not claimed.update(
+            state=ExecutionState.IN_PROGRESS, process=process, claimed_at=now, claims=F("claims") + 1
+        ):
+            return []
+        taken = self.in_progress().filter(id__in=ids, process=process)
+        return list(taken.select_related("manifest").in_claim_order())
+
+    def begin(self, execution_ids: Iterable[int], *, process: Process, now: datetime) -> int:
+        """Note that user code starts; fewer rows than ids means that some were taken away."""
+        mine = self.in_progress().filter(id__in=list(execution_ids), process=process, started_at__isnull=True)
+        return mine.update(started_at=now)
+
+    def release(self, execution_ids: Iterable[int], *, process_ids: Collection[int]) -> int:
+        """Give back claims whose run never began."""
+        unstarted = self.in_progress().filter(
+            id__in=list(execution_ids), process__in=process_ids, started_at__isnull=True
+        )
+        return unstarted.update(state=ExecutionState.PENDING, process=None, claimed_at=None)
+
+    def lock_in_progress(self, execution_ids: Collection[int]) -> list[Metadata]:
+        """Lock the rows that can still be ended, in id order."""
+        rows = self.in_progress().filter(id__in=execution_ids).order_by("id")
+        return list(rows.select_for_update(no_key=True))
+
+    def delete(self) -> NoReturn:
+        """Refuse: only retention removes executions, through its own door."""
+        raise ExecutionIsFinal("Executions are an audit trail and are removed by retention only, not by delete().")
+
+
+class Metadata(models.Model):
+    """One attempt at one run."""
+
+    external_id = models.UUIDField(
+        unique=True, default=uuid.uuid4, help_text="Its public id, and the correlation id of all it causes."
+    )
+    manifest = reference(Manifest, related_name="executions", help_text="What ran; empty for a job without a manifest.")
+    manifest_external_id = models.CharField(
+        max_length=200, blank=True, default="", help_text="The manifest's name, kept when the manifest goes."
+    )
+    group = reference(ManifestGroup, related_name="executions", help_text="Whose limit it counts against.")
+    work_queue = reference("chainsched.WorkQueue", help_text="The queue row it was dispatched from.")
+    workflow = models.CharField(max_length=200, help_text="The registered name of the workflow.")
+    source = models.CharField(max_length=12, choices=choices(Source), help_text="What asked for it.")
+    state = models.CharField(
+        max_length=12,
+        choices=choices(ExecutionState),
+        default=ExecutionState.PENDING.value,
+        help_text="Where it stands.",
+    )
+    priority = models.PositiveSmallIntegerField(default=0, help_text="The priority it was dispatched with.")
+    attempt = models.PositiveIntegerField(default=1, help_text="Which attempt it is, counted from 1.")
+    claims = models.PositiveIntegerField(default=0, help_text="How often a process took it; more than once is a sign.")
+    timeout_seconds = models.PositiveIntegerField(null=True, blank=True, help_text="How long it may run.")
+    input = models.JSONField(null=True, blank=True, help_text="What the workflow was called with.")
+    output = models.JSONField(null=True, blank=True, help_text="What the workflow returned.")
+    scheduled_for = models.DateTimeField(help_text="The time it was due.")
+    created_at = models.DateTimeField(help_text="When it was dispatched.")
+    claimed_at = models.DateTimeField(null=True, blank=True, help_text="When a process took it.")
+    started_at = models.DateTimeField(null=True, blank=True, help_text="When the user's code began.")
+    ended_at = models.DateTimeField(null=True, blank=True, help_text="When it ended; set exactly in terminal states.")
+    failure_type = models.CharField(
+        max_length=200, blank=True, default="", help_text="The exception's class, or what else ended it."
+    )
+    failure_reason = models.TextField(blank=True, default="", help_text="What went wrong, in words.")
+    failure_traceback = models.TextField(blank=True, default="", help_text="Where it went wrong.")
+    failure_fingerprint = models.CharField(
+        max_length=64, blank=True, default="", help_text="The same for failures that look the same."
+    )
+    process = reference(Process, related_name="executions", help_text="The process that runs or ran it.")
+    cancel_requested = models.BooleanField(default=False, help_text="Somebody asked it to stop.")
+    progress = models.JSONField(null=True, blank=True, help_text="How far it says it is.")
+    parent_execution = reference("self", related_name="children", help_text="The execution that caused it.")
+    root_execution = reference(
+        "self", related_name="descendants", help_text="The first execution of its tree; empty for a root."
+    )
+    causation_id = models.CharField(max_length=200, blank=True, default="", help_text="What directly caused it.")
+    root_correlation_id = models.CharField(
+        max_length=200, blank=True, default="", help_text="The correlation id at the root of its tree."
+    )
+
+    objects = PinnedManager.from_queryset(MetadataQuerySet)()
+
+    if TYPE_CHECKING:
+        id: int
+        manifest_id: int | None
+        group_id: int | None
+        work_queue_id: int | None
+        process_id: int | None
+        parent_execution_id: int | None
+        root_execution_id: int | None
+
+    class Meta:
+        verbose_name = "execution"
+        get_latest_by = "id"
+        constraints = (
+            models.UniqueConstraint(fields=["manifest"], condition=IS_ACTIVE, name="chainsched_execution_one_active"),
+            one_of("state", ExecutionState, name="chainsched_execution_state"),
+            one_of("source", Source, name="chainsched_execution_source"),
+            models.CheckConstraint(
+                condition=Q(state__in=values(TERMINAL_STATES), ended_at__isnull=False)
+                | Q(state__in=values(ACTIVE_STATES), ended_at__isnull=True),
+                name="chainsched_execution_ended_when_terminal",
+            ),
+            models.CheckConstraint(condition=Q(attempt__gte=1), name="chainsched_execution_attempt_positive"),
+        )
+        indexes = (
+            models.Index(F("priority").desc(), "id", condition=IS_PENDING, name="chainsched_execution_claims"),
+            models.Index(fields=["group"], condition=IS_ACTIVE, name="chainsched_execution_active"),
+            models.Index(fields=["process"], condition=IS_IN_PROGRESS, name="chainsched_execution_running"),
+            models.Index(
+                "manifest", F("id").desc(), condition=Q(manifest__isnull=False), name="chainsched_execution_history"
+            ),
+            models.Index(
+                fields=["parent_execution"],
+                condition=Q(parent_execution__isnull=False),
+                name="chainsched_execution_parent",
+            ),
+            models.Index(
+                fields=["root_execution"], condition=Q(root_execution__isnull=False), name="chainsched_execution_root"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.manifest_external_id or self.workflow} #{self.id} ({self.state})"
+
+    def delete(self, *_args: Any, **_kwargs: Any) -> NoReturn:
+        """Refuse: only retention removes executions, through its own door."""
+        raise ExecutionIsFinal(f"Execution {self.id} is part of the audit trail; only retention removes it.")

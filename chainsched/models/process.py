@@ -1,0 +1,62 @@
+"""Processes: who is alive, and what each can run. One heartbeat a process, not a job."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from django.db import models
+from django.db.models import Q
+
+from chainsched.models.base import PinnedManager
+
+IS_TRUSTED = Q(lost_at__isnull=True, stopped_at__isnull=True)
+
+
+class ProcessQuerySet(models.QuerySet["Process"]):
+    """Who is alive, by the database's clock."""
+
+    def trusted(self) -> ProcessQuerySet:
+        """Those that nobody has declared lost and that have not stopped: only these may claim and finish."""
+        return self.filter(IS_TRUSTED)
+
+    def alive(self, *, beaten_since: datetime) -> ProcessQuerySet:
+        return self.trusted().filter(heartbeat_at__gte=beaten_since)
+
+    def beat(self, process: Process, *, now: datetime, expired_before: datetime) -> bool:
+        """Renew the lease; False if it had run out or was taken away, and then the process must start again."""
+        mine = self.trusted().filter(pk=process.pk, heartbeat_at__gte=expired_before)
+        return mine.update(heartbeat_at=now) == 1
+
+    def declare_lost(self, *, expired_before: datetime, now: datetime) -> int:
+        """Take the lease from those whose last beat is too old; the condition is checked again by the write."""
+        return self.trusted().filter(heartbeat_at__lt=expired_before).update(lost_at=now)
+
+
+class Process(models.Model):
+    """A running scheduler or worker."""
+
+    external_id = models.UUIDField(
+        unique=True, default=uuid.uuid4, help_text="Random for each start; host and pid may repeat."
+    )
+    kind = models.CharField(max_length=20, help_text="Scheduler or worker.")
+    host = models.CharField(max_length=255, help_text="The name of the host it runs on.")
+    pid = models.PositiveIntegerField(help_text="Its process id there.")
+    workflows = models.JSONField(default=list, help_text="The names of the workflows that it can run.")
+    started_at = models.DateTimeField(help_text="When it started.")
+    heartbeat_at = models.DateTimeField(help_text="Its last sign of life.")
+    stopped_at = models.DateTimeField(null=True, blank=True, help_text="When it stopped in good order.")
+    lost_at = models.DateTimeField(null=True, blank=True, help_text="When others declared it lost.")
+
+    objects = PinnedManager.from_queryset(ProcessQuerySet)()
+
+    if TYPE_CHECKING:
+        id: int
+
+    class Meta:
+        verbose_name_plural = "processes"
+        indexes = (models.Index(fields=["heartbeat_at"], condition=IS_TRUSTED, name="chainsched_process_trusted"),)
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.host}:{self.pid}"

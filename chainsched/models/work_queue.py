@@ -1,0 +1,151 @@
+"""The work queue: what was asked for and waits for its turn. Rows are born in ``flow.enqueue`` only."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from django.core.validators import MaxValueValidator
+from django.db import connections, models
+from django.db.models import F, Q
+
+from chainsched.domain.states import SOURCES_PAST_DISABLED, QueueStatus, Source
+from chainsched.models import bulk
+from chainsched.models.base import PinnedManager, choices, one_of, reference
+from chainsched.models.manifest import Manifest
+from chainsched.models.manifest_group import ManifestGroup
+
+IS_QUEUED = Q(status=QueueStatus.QUEUED.value)
+GROUP_ID = models.BigIntegerField()
+PRIORITY = models.SmallIntegerField()
+
+
+class WorkQueueQuerySet(models.QuerySet["WorkQueue"]):
+    """The order of dispatch, and what may take part in it."""
+
+    def queued(self) -> WorkQueueQuerySet:
+        return self.filter(IS_QUEUED)
+
+    def in_dispatch_order(self) -> WorkQueueQuerySet:
+        return self.order_by("-priority", "turn", "id")
+
+    def ready(self, now: datetime) -> WorkQueueQuerySet:
+        """Waiting rows whose time has come and whose manifest, if they have one, may run."""
+        released = Q(manifest__isnull=True) | Q(manifest__is_enabled=True) | Q(source__in=SOURCES_PAST_DISABLED)
+        return self.queued().filter(Q(not_before__isnull=True) | Q(not_before__lte=now), released)
+
+    def outside_groups(self, group_ids: Collection[int]) -> WorkQueueQuerySet:
+        """Without the rows of these groups; rows that have no group stay."""
+        return self.exclude(group__in=group_ids, group__isnull=False) if group_ids else self
+
+    def last_turns(self, places: Collection[tuple[int, int]]) -> dict[tuple[int, int], int]:
+        """The last turn that waits in each (group, priority): one look into the index for each place."""
+        unfolded, parameter = bulk.unfold({"group_id": GROUP_ID, "priority": PRIORITY}, list(places))
+        sql = (
+            "SELECT v.group_id, v.priority, (SELECT max(q.turn) FROM chainsched_workqueue q WHERE q.status = 'queued' "  # noqa: S608
+            f"AND q.group_id = v.group_id AND q.priority = v.priority) FROM {unfolded}"
+        )
+        with connections[self.db].cursor() as cursor:
+            cursor.execute(sql, [parameter])
+            return {(group_id, priority): turn for group_id, priority, turn in cursor.fetchall() if turn is not None}
+
+    def move_to_newer_parent(self, lineages: Sequence[bulk.Row]) -> list[int]:
+        """Give dependents' rows that wait for their first attempt a newer parent; says whose were moved."""
+        expected = {"status": QueueStatus.QUEUED, "source": Source.DEPENDENCY, "attempt": 1}
+        return bulk.update(WorkQueue, lineages, key="manifest", where=expected)
+
+    def next_not_before(self, *, after: datetime) -> datetime | None:
+        """When the next row that waits for its time may be dispatched."""
+        waiting = self.queued().filter(not_before__gt=after).order_by("not_before")
+        return waiting.values_list("not_before", flat=True).first()
+
+
+class WorkQueue(models.Model):
+    """One wish for one run."""
+
+    manifest = reference(Manifest, related_name="queue_rows", help_text="What it runs; empty for a job without one.")
+    group = reference(ManifestGroup, related_name="queue_rows", help_text="Whose limit it counts against.")
+    manifest_external_id = models.CharField(
+        max_length=200, blank=True, default="", help_text="The manifest's name, kept when the manifest goes."
+    )
+    workflow = models.CharField(max_length=200, help_text="The registered name of the workflow.")
+    input = models.JSONField(null=True, blank=True, help_text="What the workflow will be called with.")
+    priority = models.PositiveSmallIntegerField(
+        validators=[MaxValueValidator(31)], help_text="0 to 31, the boost included; higher goes first."
+    )
+    turn = models.BigIntegerField(help_text="Its place among rows of one priority, so that groups take turns.")
+    status = models.CharField(
+        max_length=10, choices=choices(QueueStatus), default=QueueStatus.QUEUED.value, help_text="Where it stands."
+    )
+    not_before = models.DateTimeField(null=True, blank=True, help_text="It is not dispatched before this time.")
+    scheduled_for = models.DateTimeField(help_text="The time it was due.")
+    attempt = models.PositiveIntegerField(default=1, help_text="Which attempt it will be, counted from 1.")
+    max_retries = models.PositiveIntegerField(
+        null=True, blank=True, help_text="For a job without a manifest: failures until it is given up."
+    )
+    timeout_seconds = models.PositiveIntegerField(
+        null=True, blank=True, help_text="For a job without a manifest: how long it may run."
+    )
+    retry_delay_seconds = models.PositiveIntegerField(
+        null=True, blank=True, help_text="For a job without a manifest: the wait before the first retry."
+    )
+    retry_multiplier = models.FloatField(
+        null=True, blank=True, help_text="For a job without a manifest: by how much further waits grow."
+    )
+    max_retry_delay_seconds = models.PositiveIntegerField(
+        null=True, blank=True, help_text="For a job without a manifest: the longest wait before a retry."
+    )
+    source = models.CharField(max_length=12, choices=choices(Source), help_text="What asked for it.")
+    parent_execution = reference("chainsched.Metadata", help_text="The execution that caused it.")
+    root_execution = reference("chainsched.Metadata", help_text="The first execution of the tree it belongs to.")
+    causation_id = models.CharField(max_length=200, blank=True, default="", help_text="What directly caused it.")
+    root_correlation_id = models.CharField(
+        max_length=200, blank=True, default="", help_text="The correlation id at the root of its tree."
+    )
+    dead_letter = reference("chainsched.DeadLetter", help_text="The dead letter whose retry this is.")
+    execution = reference("chainsched.Metadata", help_text="The execution it became.")
+    cancel_reason = models.CharField(max_length=200, blank=True, default="", help_text="Why it was cancelled.")
+    created_at = models.DateTimeField(help_text="When it was queued.")
+
+    objects = PinnedManager.from_queryset(WorkQueueQuerySet)()
+
+    if TYPE_CHECKING:
+        id: int
+        manifest_id: int | None
+        group_id: int | None
+        parent_execution_id: int | None
+        root_execution_id: int | None
+        dead_letter_id: int | None
+        execution_id: int | None
+
+    class Meta:
+        verbose_name = "queue row"
+        constraints = (
+            models.UniqueConstraint(fields=["manifest"], condition=IS_QUEUED, name="chainsched_queue_one_per_manifest"),
+            one_of("status", QueueStatus, name="chainsched_queue_status"),
+            one_of("source", Source, name="chainsched_queue_source"),
+            models.CheckConstraint(
+                condition=Q(priority__gte=0, priority__lte=31), name="chainsched_queue_priority_range"
+            ),
+            models.CheckConstraint(condition=Q(attempt__gte=1), name="chainsched_queue_attempt_positive"),
+            models.CheckConstraint(
+                condition=Q(status=QueueStatus.DISPATCHED.value, execution__isnull=False)
+                | (~Q(status=QueueStatus.DISPATCHED.value) & Q(execution__isnull=True)),
+                name="chainsched_queue_dispatched_has_execution",
+            ),
+        )
+        indexes = (
+            models.Index(F("priority").desc(), "turn", "id", condition=IS_QUEUED, name="chainsched_queue_order"),
+            models.Index(
+                fields=["group", "priority", "turn"], condition=IS_QUEUED, name="chainsched_queue_group_turns"
+            ),
+            models.Index(
+                fields=["not_before"],
+                condition=IS_QUEUED & Q(not_before__isnull=False),
+                name="chainsched_queue_not_before",
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.manifest_external_id or self.workflow} ({self.status})"

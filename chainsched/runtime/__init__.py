@@ -1,0 +1,1 @@
+"""Loops: what keeps turning, and the processes it turns in."""

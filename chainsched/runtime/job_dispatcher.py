@@ -1,0 +1,19 @@
+"""The job dispatcher: each turn starts what there is room for."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from chainsched.flow.dispatch import BATCH, dispatch
+from chainsched.models import WorkQueue
+from chainsched.runtime.poller import Turn
+from chainsched.servers import get_server
+
+
+def turn(now: datetime, *, limit: int = BATCH) -> Turn:
+    """Dispatch one batch, hand it to the task server, and say when a waiting row comes due."""
+    server = get_server()
+    dispatched = dispatch(workflows=server.known_workflows(now=now), now=now, limit=limit)
+    server.submit(dispatched.execution_ids)
+    next_at = WorkQueue.objects.next_not_before(after=now)
+    return Turn(did=len(dispatched.execution_ids), next_at=next_at, has_more=dispatched.has_more)

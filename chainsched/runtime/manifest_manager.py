@@ -1,0 +1,20 @@
+"""The manifest manager: each turn queues everything that is due."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from chainsched.flow.evaluate import PAGE, evaluate
+from chainsched.models import ManifestState
+from chainsched.runtime.poller import Turn
+
+
+def turn(now: datetime, *, page: int = PAGE) -> Turn:
+    """Judge what is due, page by page, and say when the next alarm comes."""
+    queued = 0
+    while True:
+        evaluated = evaluate(now=now, limit=page)
+        queued += evaluated.queued
+        # A page of which nothing could be locked belongs to another manager; it is left to it.
+        if evaluated.seen < page or not evaluated.handled:
+            return Turn(did=queued, next_at=ManifestState.objects.next_alarm())

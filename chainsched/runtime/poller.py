@@ -1,0 +1,100 @@
+"""A loop: take a turn, sleep until the next alarm, a wake-up or the interval, whichever comes first."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db import connections
+
+from chainsched.models.clock import database_now
+
+logger = logging.getLogger(__name__)
+
+FIRST_BACKOFF = 0.5
+MAX_BACKOFF = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What a turn did, and when the next one has something to do."""
+
+    did: int = 0
+    next_at: datetime | None = None
+    has_more: bool = False
+
+
+class Poller:
+    """Takes turns in a thread of its own until it is stopped. Whatever a turn raises is logged and survived."""
+
+    def __init__(
+        self,
+        name: str,
+        turn: Callable[[datetime], Turn],
+        *,
+        interval: float,
+        after: Callable[[Turn], None] = lambda turn: None,
+    ) -> None:
+        self.name = name
+        self._turn = turn
+        self._interval = interval
+        self._after = after
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
+        self._failures = 0
+        self._thread = threading.Thread(target=self._run, name=f"chainsched-{name}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Take the next turn now."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Take no further turn; returns at once, ``join`` waits."""
+        self._stopping.set()
+        self._wake.set()
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Wait for the turn under way; False if it did not end in time."""
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                self._wake.wait(self._take_turn())
+                self._wake.clear()
+        finally:
+            connections.close_all()
+
+    def _take_turn(self) -> float:
+        """Take one turn and return for how long to sleep."""
+        try:
+            now = database_now()
+            turn = self._turn(now)
+            self._after(turn)
+        except Exception as error:  # noqa: BLE001 - a loop outlives whatever one turn meets
+            return self._recover(error)
+        if self._failures:
+            logger.info("The %s turns again after %d failed turns.", self.name, self._failures)
+            self._failures = 0
+        if turn.has_more:
+            return 0
+        if turn.next_at is None:
+            return self._interval
+        return max(0.0, min(self._interval, (turn.next_at - now).total_seconds()))
+
+    def _recover(self, error: Exception) -> float:
+        """Report the first failure of a series, drop the connection, and wait longer each time."""
+        if self._failures == 0:
+            logger.error("A turn of the %s failed; it goes on trying.", self.name, exc_info=error)
+        self._failures += 1
+        connections.close_all()
+        backoff: float = min(MAX_BACKOFF, FIRST_BACKOFF * 2 ** min(self._failures - 1, 10))
+        return backoff * random.uniform(0.5, 1)  # noqa: S311 - spreads load, guards nothing

@@ -1,0 +1,68 @@
+"""What happens before the loops start: discovery is checked, declarations are seeded, the dead are buried."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, cast
+
+from django.apps import apps
+from django.core import mail
+from django.db import connections
+from django.db.migrations.executor import MigrationExecutor
+
+from chainsched.apps import ChainschedConfig
+from chainsched.conf import get_config
+from chainsched.exceptions import DeclarationError
+from chainsched.flow.declare import schedules
+from chainsched.flow.reap import reap
+from chainsched.flow.seed import Seeded, seed
+from chainsched.models.clock import database_now
+
+logger = logging.getLogger(__name__)
+
+
+def prepare() -> Seeded | None:
+    """Make the database ready for the loops: WAL on SQLite, the declared schedules, and what dead processes left."""
+    refuse_undiscovered()
+    _turn_wal_on()
+    seeded = seed(schedules, now=database_now()) if get_config().seed.on_start else None
+    reap(now=database_now())
+    return seeded
+
+
+def refuse_undiscovered() -> None:
+    """Raise if a module with workflows or schedules could not be imported: half a schedule is none."""
+    config = cast("ChainschedConfig", apps.get_app_config("chainsched"))
+    for module, error in config.undiscovered.items():
+        raise DeclarationError(f"{module} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def seed_after_migrate(*, using: str, plan: Sequence[Any]) -> None:
+    """Seed when ``migrate`` has brought our tables fully up to date; never in a test run."""
+    config = get_config()
+    if not config.seed.post_migrate or using != config.database or _is_test_run():
+        return
+    if any(is_backwards for _, is_backwards in plan) or not _is_migrated(using):
+        return
+    refuse_undiscovered()
+    seed(schedules, now=database_now())
+
+
+def _is_test_run() -> bool:
+    # Django's test environment, which every test runner sets up, puts the outbox there.
+    return hasattr(mail, "outbox")
+
+
+def _is_migrated(using: str) -> bool:
+    executor = MigrationExecutor(connections[using])
+    targets = [node for node in executor.loader.graph.leaf_nodes() if node[0] == "chainsched"]
+    return not executor.migration_plan(targets)
+
+
+def _turn_wal_on() -> None:
+    """Let readers and a writer work side by side on SQLite; the mode stays with the file."""
+    connection = connections[get_config().database]
+    if connection.vendor == "sqlite":
+        with connection.cursor() as cursor:
+            cursor.execute("PRAGMA journal_mode=WAL")

@@ -1,0 +1,34 @@
+"""The server for tests: runs what is dispatched at once, in the dispatcher's own process."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Collection, Sequence
+from datetime import datetime
+
+from chainsched.flow.execute import begin, claim, execute
+from chainsched.flow.record import Finished, record
+from chainsched.models import Process
+from chainsched.models.clock import database_now
+from chainsched.registry import registry
+from chainsched.servers import TaskServer
+
+
+class InlineServer(TaskServer):
+    """Claims, runs and records in the calling thread, one after the other."""
+
+    def known_workflows(self, *, now: datetime) -> Collection[str]:
+        return registry.names()
+
+    def submit(self, execution_ids: Sequence[int]) -> None:
+        if not execution_ids:
+            return
+        now = database_now()
+        process = Process.objects.create(
+            kind="inline", host=socket.gethostname(), pid=os.getpid(), started_at=now, heartbeat_at=now
+        )
+        while claims := claim(process=process, workflows=registry.names(), limit=1, now=database_now()):
+            begin(claims, process=process, now=database_now())
+            record([Finished(item.execution_id, execute(item)) for item in claims], by=process, now=database_now())
+        Process.objects.filter(pk=process.pk).update(stopped_at=database_now())

