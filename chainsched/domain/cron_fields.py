@@ -42,6 +42,8 @@ class _Kind:
     names: Sequence[str] = ()
 
     def number(self, text: str) -> int:
+        if text == "l" and self.name == "day of month":
+            return self.high
         value = self.low + self.names.index(text) if text in self.names else int(text)
         if not self.low <= value <= self.high + (self.name == "day of week"):  # 7 is Sunday too
             raise ValueError(text)

@@ -7,7 +7,17 @@ from itertools import product
 
 from chainsched.domain.cron_fields import LAST, Fields, normalise, parse
 
-_MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October") + (
+_MONTHS = (
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
     "November",
     "December",
 )

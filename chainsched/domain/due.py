@@ -221,7 +221,9 @@ def _decide_timed(facts: Facts, now: datetime) -> Decision:
     if facts.next_run_at is None or facts.next_run_at > now:
         return Decision(Reason.NOT_DUE, look_again_at=facts.next_run_at)
     timing = timing_of(facts)
-    if exclusions.is_excluded(timing.exclusions, moment=now, zone=timing.zone):
+    is_late = now - facts.next_run_at > facts.misfire_threshold
+    # The alarm itself lies outside every exclusion; only a run that comes late can fall into one.
+    if is_late and exclusions.is_excluded(timing.exclusions, moment=now, zone=timing.zone):
         return Decision(Reason.EXCLUDED, look_again_at=_after_exclusion(timing, now))
     boundary = facts.next_run_at
     if facts.misfire_policy is MisfirePolicy.SKIP and not isinstance(timing.schedule, Once):

@@ -36,7 +36,7 @@ class Interval:
             raise InvalidSchedule(f"An interval is a whole number of seconds, not {self.seconds!r}.")
         if not 1 <= self.seconds <= MAX_INTERVAL_SECONDS:
             raise InvalidSchedule(
-                f"An interval of {self.seconds:.6g} seconds cannot be scheduled. Write one from 1 second to 10 years."
+                f"An interval of {self.seconds!r:.20} seconds cannot be scheduled. Write one from 1 second to 10 years."
             )
 
     def describe(self) -> str:
@@ -250,7 +250,8 @@ def _jittered(timing: Timing, occurrence: datetime) -> datetime:
 
 def _interval(n: float, *, unit: str, size: int) -> Interval:
     call = f"Every.{unit}({n!r:.60})"
-    if not isinstance(n, int | float) or isinstance(n, bool) or not math.isfinite(n):
+    is_number = isinstance(n, int) or (isinstance(n, float) and math.isfinite(n))
+    if not is_number or isinstance(n, bool):
         raise InvalidSchedule(f"{call} is no length of time. Write a number, such as Every.minutes(5).")
     if n * size < 1:
         raise InvalidSchedule(f"{call} is shorter than a second. Write Every.seconds(1) or longer.")

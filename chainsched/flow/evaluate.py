@@ -16,7 +16,7 @@ from datetime import datetime
 from chainsched.domain.due import Decision, Reason, decide
 from chainsched.flow.arm import set_alarms
 from chainsched.flow.enqueue import Order, enqueue
-from chainsched.flow.transact import in_parts, transact
+from chainsched.flow.transact import REFUSALS, in_parts, is_disconnected, transact
 from chainsched.models import ManifestState
 from chainsched.models.facts import load_facts
 
@@ -33,39 +33,52 @@ class Evaluated:
     queued: int = 0
     passed_over: Counter[Reason] = field(default_factory=Counter)
 
-    @property
-    def handled(self) -> int:
-        """How many were judged here; the others are in another manager's hands."""
-        return self.queued + self.passed_over.total()
-
 
 def evaluate(*, now: datetime, limit: int = PAGE) -> Evaluated:
     """Judge one page of due manifests; each is queued, or disarmed or put off with its reason.
 
     The cost follows what is due, not what exists. Managers side by side pass over each other's rows.
     """
-    due_ids = ManifestState.objects.due_ids(now, limit=limit)
-    parts = in_parts(due_ids, lambda part: _evaluate_part(part, now=now))
+    page: list[int] = []
+    try:
+        with transact():
+            page += ManifestState.objects.lock_due_page(now, limit=limit)
+            return _judge(page, now=now)
+    except REFUSALS as error:
+        if not page or is_disconnected(error):
+            raise
+        logger.warning("A page of %d due manifests could not be queued (%s); trying smaller parts.", len(page), error)
+    return _evaluate_in_parts(page, now=now)
+
+
+def _evaluate_in_parts(manifest_ids: Sequence[int], *, now: datetime) -> Evaluated:
+    """Find the row that cannot be queued by halving, put it aside, and queue the others."""
+
+    def evaluate_part(part: Sequence[int]) -> Evaluated:
+        with transact():
+            return _judge(ManifestState.objects.lock_due(part, now=now), now=now)
+
+    parts = in_parts(manifest_ids, evaluate_part)
     for manifest_id, error in parts.refused:
         _put_aside(manifest_id, error)
-    evaluated = Evaluated(seen=len(due_ids))
+    evaluated = Evaluated(seen=len(manifest_ids))
     for part in parts.results:
         evaluated.queued += part.queued
         evaluated.passed_over += part.passed_over
     return evaluated
 
 
-def _evaluate_part(manifest_ids: Sequence[int], *, now: datetime) -> Evaluated:
-    with transact():
-        locked = ManifestState.objects.lock_due(manifest_ids, now=now)
-        decisions = {facts.manifest_id: decide(facts, now=now) for facts in load_facts(locked)}
-        orders = [_order(manifest_id, decision) for manifest_id, decision in decisions.items() if decision.is_yes]
-        refused = {manifest_id: decision for manifest_id, decision in decisions.items() if not decision.is_yes}
-        queued = enqueue(orders, now=now)
-        set_alarms({manifest_id: decision.look_again_at for manifest_id, decision in refused.items()})
+def _judge(locked: Sequence[int], *, now: datetime) -> Evaluated:
+    """Queue or put off manifests whose states are locked."""
+    decisions = {facts.manifest_id: decide(facts, now=now) for facts in load_facts(locked)}
+    orders = [_order(manifest_id, decision) for manifest_id, decision in decisions.items() if decision.is_yes]
+    refused = {manifest_id: decision for manifest_id, decision in decisions.items() if not decision.is_yes}
+    queued = enqueue(orders, now=now)
+    set_alarms({manifest_id: decision.look_again_at for manifest_id, decision in refused.items()})
     for manifest_id, decision in refused.items():
         logger.debug("Manifest %d is not queued: %s.", manifest_id, decision.in_words)
-    return Evaluated(queued=len(queued), passed_over=Counter(decision.reason for decision in refused.values()))
+    passed_over = Counter(decision.reason for decision in refused.values())
+    return Evaluated(seen=len(locked), queued=len(queued), passed_over=passed_over)
 
 
 def _order(manifest_id: int, decision: Decision) -> Order:

@@ -15,6 +15,9 @@ from chainsched.models import locks
 
 logger = logging.getLogger(__name__)
 
+# What a bad row among good ones makes a write raise: the database refuses it, or its values cannot be sent.
+REFUSALS = (DatabaseError, ValueError, TypeError)
+
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -51,8 +54,8 @@ def in_parts(items: Sequence[T], write: Callable[[Sequence[T]], R]) -> Parts[T, 
         part = waiting.pop()
         try:
             parts.results.append(write(part))
-        except (DatabaseError, ValueError, TypeError) as error:
-            if _is_disconnected(error):
+        except REFUSALS as error:
+            if is_disconnected(error):
                 raise
             if len(part) == 1:
                 parts.refused.append((part[0], error))
@@ -63,7 +66,8 @@ def in_parts(items: Sequence[T], write: Callable[[Sequence[T]], R]) -> Parts[T, 
     return parts
 
 
-def _is_disconnected(error: Exception) -> bool:
+def is_disconnected(error: Exception) -> bool:
+    """Whether the connection is gone, so that trying smaller parts is useless."""
     if isinstance(error, InterfaceError):
         return True
     connection = connections[get_config().database]

@@ -214,7 +214,7 @@ class Migration(migrations.Migration):
                 ('finished_execution', models.BigIntegerField(default=0, help_text='Its newest execution that was an outcome of any kind; 0 for none.')),
             ],
             options={
-                'indexes': [models.Index(condition=models.Q(('next_run_at__isnull', False)), fields=['next_run_at', 'manifest'], name='chainsched_state_alarm')],
+                'indexes': [models.Index(condition=models.Q(('next_run_at__isnull', False)), fields=['next_run_at'], name='chainsched_state_alarm')],
                 'constraints': [models.CheckConstraint(condition=models.Q(('due_execution__gte', models.F('covered_execution'))), name='chainsched_state_due_not_behind')],
             },
         ),

@@ -42,9 +42,9 @@ class ManifestStateQuerySet(models.QuerySet["ManifestState"]):
         """Those whose alarm has come. The partial index over alarms answers this; nothing may be joined to it."""
         return self.filter(next_run_at__lte=now)
 
-    def due_ids(self, now: datetime, *, limit: int) -> list[int]:
-        """The manifests that have been due longest. Not locked: whoever acts on them locks and looks again."""
-        rows = self.due(now).order_by("next_run_at", "manifest_id")
+    def lock_due_page(self, now: datetime, *, limit: int) -> list[int]:
+        """Lock those that have been due longest, passing over what somebody else holds."""
+        rows = self.due(now).order_by("next_run_at").select_for_update(no_key=True, skip_locked=True)
         return list(rows.values_list("manifest_id", flat=True)[:limit])
 
     def without_alarm(self, *, after: int, limit: int) -> list[int]:
@@ -123,12 +123,7 @@ class ManifestState(models.Model):
             ),
         )
         indexes = (
-            # With the id in it the index alone answers which manifests are due.
-            models.Index(
-                fields=["next_run_at", "manifest"],
-                condition=Q(next_run_at__isnull=False),
-                name="chainsched_state_alarm",
-            ),
+            models.Index(fields=["next_run_at"], condition=Q(next_run_at__isnull=False), name="chainsched_state_alarm"),
         )
 
     def __str__(self) -> str:

@@ -15,6 +15,5 @@ def turn(now: datetime, *, page: int = PAGE) -> Turn:
     while True:
         evaluated = evaluate(now=now, limit=page)
         queued += evaluated.queued
-        # A page of which nothing could be locked belongs to another manager; it is left to it.
-        if evaluated.seen < page or not evaluated.handled:
+        if evaluated.seen < page:
             return Turn(did=queued, next_at=ManifestState.objects.next_alarm())

@@ -160,6 +160,9 @@ class Supervisor:
     def _abandon(self) -> int:
         """End at once: others may be running our jobs already, and nothing of ours counts any more."""
         logger.critical("This process lost its lease; it ends now and should be started again.")
+        for poller in self._pollers.values():
+            poller.stop()
+        self._runner.close()
         return 1
 
 

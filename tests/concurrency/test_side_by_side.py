@@ -1,0 +1,161 @@
+"""Loops and processes side by side on real connections: nothing doubled, nothing lost, limits exact."""
+
+from collections import Counter
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+
+from chainsched import Every, ManifestItem
+from chainsched.domain import outcomes
+from chainsched.domain.states import ExecutionState
+from chainsched.flow.declare import Schedules
+from chainsched.flow.dispatch import dispatch
+from chainsched.flow.evaluate import evaluate
+from chainsched.flow.execute import claim
+from chainsched.flow.record import Finished, record
+from chainsched.flow.seed import seed
+from chainsched.models import Manifest, ManifestState, Metadata, WorkQueue
+from tests.concurrency.threads import at_once
+from tests.factories import (
+    NOW,
+    make_dependent,
+    make_execution,
+    make_group,
+    make_manifest,
+    make_many_manifests,
+    make_process,
+    make_queue_row,
+)
+from tests.testapp import workflows
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+KNOWN = ["testapp.ping"]
+
+
+def evaluate_all() -> int:
+    queued = 0
+    while evaluated := evaluate(now=NOW, limit=50):
+        queued += evaluated.queued
+        if evaluated.seen == 0:
+            return queued
+    return queued
+
+
+def test_managers_side_by_side_queue_each_due_manifest_once():
+    make_many_manifests(400, due=400)
+    counts = at_once(*[evaluate_all] * 4)
+    assert sum(counts) == WorkQueue.objects.count() == 400
+
+
+def test_dispatchers_side_by_side_start_each_row_once_and_hold_the_limits(settings):
+    settings.CHAINSCHED = {"MAX_ACTIVE_JOBS": 30}
+    groups = [make_group(f"g{number}", max_active_jobs=12) for number in range(3)]
+    for group in groups:
+        for _ in range(20):
+            make_queue_row(make_manifest(group=group, state={}))
+
+    def turns() -> int:
+        return sum(len(dispatch(workflows=KNOWN, now=NOW, limit=5).execution_ids) for _ in range(8))
+
+    assert sum(at_once(*[turns] * 4)) == 30
+    started = Counter(Metadata.objects.values_list("group__name", flat=True))
+    assert max(started.values()) <= 12
+    assert Metadata.objects.values("work_queue").distinct().count() == 30
+
+
+def test_workers_side_by_side_claim_each_execution_once():
+    for _ in range(200):
+        make_execution(make_manifest(state={}))
+    processes = [make_process() for _ in range(4)]
+
+    def claim_all(process):
+        def run():
+            taken = []
+            while claims := claim(process=process, workflows=KNOWN, limit=7, now=NOW):
+                taken += [item.execution_id for item in claims]
+            return taken
+
+        return run
+
+    taken = [execution_id for ids in at_once(*map(claim_all, processes)) for execution_id in ids]
+    assert len(taken) == len(set(taken)) == 200
+
+
+def test_two_records_of_one_execution_make_one_end():
+    process = make_process()
+    for _ in range(20):
+        execution = make_execution(make_manifest(state={}), state=ExecutionState.IN_PROGRESS, process=process)
+        finish = [Finished(execution.id, outcomes.completed(None))]
+        results = at_once(*[lambda finish=finish: record(finish, by=process, now=NOW)] * 2)
+        assert sorted(len(result.ended) for result in results) == [0, 1]
+
+
+def test_a_parent_and_its_dependent_that_end_together_lose_nothing():
+    process = make_process()
+    for _ in range(25):
+        parent = make_manifest(state={})
+        child = make_dependent(parent)
+        running = {"state": ExecutionState.IN_PROGRESS, "process": process}
+        of_child, of_parent = make_execution(child, **running), make_execution(parent, **running)
+        at_once(
+            lambda done=of_parent: record([Finished(done.id, outcomes.completed(None))], by=process, now=NOW),
+            lambda done=of_child: record([Finished(done.id, outcomes.completed(None))], by=process, now=NOW),
+        )
+        state = ManifestState.objects.get(manifest=child)
+        assert (state.due_execution, state.covered_execution) == (of_parent.id, 0)
+        assert state.next_run_at == NOW
+        ManifestState.objects.update(next_run_at=None)
+
+
+def test_many_parents_of_overlapping_families_are_recorded_without_deadlock():
+    process = make_process()
+    parents = [make_manifest(state={}) for _ in range(30)]
+    for parent in parents:
+        make_dependent(parent)
+        make_dependent(parent)
+    running = [make_execution(parent, state=ExecutionState.IN_PROGRESS, process=process) for parent in parents]
+    finished = [Finished(execution.id, outcomes.completed(None)) for execution in running]
+
+    def part(items):
+        return lambda: record(items, by=process, now=NOW + timedelta(seconds=1))
+
+    at_once(part(finished[::2]), part(finished[1::2]), part(finished[::-1]))
+    assert Metadata.objects.filter(state=ExecutionState.COMPLETED).count() == 30
+    assert ManifestState.objects.filter(due_execution__gt=0, next_run_at__isnull=False).count() == 60
+
+
+def test_processes_that_seed_together_end_with_one_row_each():
+    def run():
+        schedules = Schedules()
+        schedules.schedule_many(workflows.ping, "many", [ManifestItem(str(n)) for n in range(300)], Every.hours(1))
+        schedules.schedule(workflows.ping, "a", None, Every.hours(1)).then_include(workflows.ping, "b")
+        return len(seed(schedules, now=NOW).created)
+
+    assert sorted(at_once(*[run] * 3)) == [0, 0, 302]
+    assert Manifest.objects.count() == ManifestState.objects.count() == 302
+
+
+@pytest.mark.postgres
+def test_a_dispatcher_that_freezes_in_its_turn_is_replaced(monkeypatch):
+    """Its transaction idles until the database ends it; whoever waits for the Loop row goes on."""
+    from chainsched.models import locks  # noqa: PLC0415
+
+    monkeypatch.setattr(locks, "IDLE_TIMEOUT", "500ms")
+    make_queue_row(make_manifest(state={}))
+    from chainsched.flow.transact import transact  # noqa: PLC0415
+    from chainsched.models import Loop  # noqa: PLC0415
+    from chainsched.models.loop import DISPATCH  # noqa: PLC0415
+
+    frozen = connection.copy()
+    try:
+        frozen.set_autocommit(False)
+        locks.begin(frozen)
+        with frozen.cursor() as cursor:
+            cursor.execute("INSERT INTO chainsched_loop (name, turn) VALUES (%s, 0)", [DISPATCH])
+        assert len(dispatch(workflows=KNOWN, now=NOW).execution_ids) == 1
+    finally:
+        frozen.close()
+    with transact():
+        assert Loop.objects.hold(DISPATCH, now=NOW).turn == 1

@@ -1,0 +1,95 @@
+"""The commands: their options, their answers to bad input, and what they print."""
+
+from io import StringIO
+
+import pytest
+from django.apps import apps
+from django.core.management import CommandError, call_command
+
+from chainsched import Every
+from chainsched.domain.states import ExecutionState
+from chainsched.flow.declare import schedules
+from chainsched.models import Manifest, Metadata, Process
+from tests.testapp import workflows
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def declared():
+    schedules.schedule(workflows.copy, "job", workflows.Slice("t"), Every.hours(1))
+    yield
+    schedules.clear()
+
+
+def run(*arguments):
+    output = StringIO()
+    call_command(*arguments, stdout=output)
+    return output.getvalue()
+
+
+def test_once_seeds_and_takes_one_turn_of_everything(declared):
+    output = run("run_scheduler", "--once")
+    assert "Seeded: 1 created, 0 changed, 0 unchanged." in output
+    assert Metadata.objects.get().output == {"table": "t", "rows": 500}
+
+
+def test_for_ends_by_itself(declared):
+    output = run("run_scheduler", "--for", "0.5", "--workers", "2")
+    assert "Scheduler started: reaper, reconciler, manager, dispatcher; 2 workers." in output
+    assert output.endswith("Scheduler stopped.\n")
+    assert Metadata.objects.get().state == ExecutionState.COMPLETED
+
+
+def test_loops_can_be_chosen(declared):
+    run("run_scheduler", "--once", "--loops", "manager", "--workers", "0")
+    assert Manifest.objects.get().queue_rows.count() == 1
+    assert not Metadata.objects.exists()
+
+
+def test_seeding_at_start_can_be_turned_off(declared, settings):
+    settings.CHAINSCHED = {"SEED": {"on_start": False}}
+    assert "Seeded" not in run("run_scheduler", "--once")
+    assert not Manifest.objects.exists()
+
+
+def test_a_worker_runs_what_a_scheduler_elsewhere_dispatched(declared):
+    elsewhere = Process.objects.create(
+        kind="worker", host="h", pid=1, workflows=["testapp.copy"], started_at="2026-01-01T00:00Z", heartbeat_at=_now()
+    )
+    run("run_scheduler", "--once", "--workers", "0")
+    assert Metadata.objects.get().state == ExecutionState.PENDING
+    elsewhere.delete()
+    output = run("run_worker", "--for", "0.5", "--workers", "1")
+    assert output == "Worker started: 1 at once. Ctrl-C stops it.\nWorker stopped.\n"
+    assert Metadata.objects.get().state == ExecutionState.COMPLETED
+
+
+def _now():
+    from chainsched.models.clock import database_now  # noqa: PLC0415
+
+    return database_now()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run_scheduler", "--for", "0"], "'0' is no number of seconds above 0"),
+        (["run_scheduler", "--for", "soon"], "'soon' is no number of seconds above 0"),
+        (["run_scheduler", "--workers", "-1"], "'-1' is no whole number"),
+        (["run_scheduler", "--loops", "carousel"], "invalid choice: 'carousel'"),
+        (["run_worker", "--workers", "0"], "at least 1 is needed"),
+    ],
+)
+def test_bad_options_are_refused_in_words(arguments, words):
+    with pytest.raises(CommandError, match=words):
+        run(*arguments)
+
+
+@pytest.mark.parametrize("command", ["run_scheduler", "run_worker"])
+def test_a_schedules_module_that_cannot_be_imported_stops_the_start(command, monkeypatch):
+    config = apps.get_app_config("chainsched")
+    monkeypatch.setattr(config, "undiscovered", {"shop.schedules": NameError("name 'Evry' is not defined")})
+    with pytest.raises(CommandError, match=r"shop\.schedules cannot be imported: NameError: name 'Evry'"):
+        run(command)
+    assert not Process.objects.exists()

@@ -1,0 +1,42 @@
+"""Start the commands as real processes on the database that the test uses."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import quote, urlencode
+
+from django.db import connection
+
+ROOT = Path(__file__).parents[2]
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    """``manage.py`` with these arguments, on the test's database."""
+    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", "CHAINSCHED_TEST_DATABASE_URL": _url()}
+    return subprocess.Popen(
+        [sys.executable, "manage.py", *arguments],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def stop(process: subprocess.Popen[str], *, timeout: float = 40) -> tuple[int, str]:
+    """SIGTERM, then the exit code and all that it said."""
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=timeout)
+    return process.returncode, output
+
+
+def _url() -> str:
+    database = connection.settings_dict
+    if connection.vendor == "sqlite":
+        return f"sqlite://{database['NAME']}"
+    host = urlencode({"host": database["HOST"]}) if database["HOST"] else ""
+    port = f":{database['PORT']}" if database["PORT"] else ""
+    password = f":{quote(database['PASSWORD'])}" if database["PASSWORD"] else ""
+    return f"postgresql://{database['USER']}{password}@{port}/{database['NAME']}?{host}"

@@ -1,0 +1,108 @@
+"""A running process: it carries a job through, drains, and notices that it was given up."""
+
+import threading
+
+import pytest
+from django.db import connections
+
+from chainsched import Every, workflow
+from chainsched.domain.states import ExecutionState
+from chainsched.flow.declare import Schedules
+from chainsched.flow.seed import seed
+from chainsched.models import Metadata, Process
+from chainsched.models.clock import database_now
+from chainsched.runtime.supervisor import LOOPS, Roles, Supervisor
+from tests.testapp import workflows
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+PATIENCE = 30
+
+started = threading.Event()
+released = threading.Event()
+
+
+@workflow(name="tests.wait")
+def wait_for_release() -> str:
+    started.set()
+    released.wait(PATIENCE)
+    return "released"
+
+
+@pytest.fixture(autouse=True)
+def events():
+    started.clear()
+    released.clear()
+    yield
+    released.set()
+    for thread in threading.enumerate():
+        if thread.name.startswith("chainsched-"):
+            thread.join(PATIENCE)
+
+
+def declare(function):
+    schedules = Schedules()
+    schedules.schedule(function, "job", None, Every.hours(1)).then_include(workflows.ping, "after")
+    seed(schedules, now=database_now())
+
+
+def run_in_thread(supervisor):
+    codes = []
+
+    def run():
+        codes.append(supervisor.run())
+        connections.close_all()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, codes
+
+
+def test_one_round_of_everything_runs_what_is_due():
+    declare(workflows.ping)
+    Supervisor(Roles("scheduler", LOOPS, workers=1)).run_once()
+    assert Metadata.objects.get().state == ExecutionState.COMPLETED
+    assert Process.objects.get().stopped_at is not None
+
+
+def test_a_stopped_process_finishes_what_it_runs_and_gives_its_lease_back():
+    declare(wait_for_release)
+    supervisor = Supervisor(Roles("scheduler", LOOPS, workers=1))
+    thread, codes = run_in_thread(supervisor)
+    assert started.wait(PATIENCE)
+    supervisor.stop()
+    released.set()
+    thread.join(PATIENCE)
+    assert codes == [0]
+    execution = Metadata.objects.get(manifest_external_id="job")
+    assert (execution.state, execution.output) == (ExecutionState.COMPLETED, "released")
+    assert Process.objects.get().stopped_at is not None
+    assert not Metadata.objects.filter(manifest_external_id="after").exists(), "a draining process starts nothing"
+
+
+def test_a_job_that_outlives_the_shutdown_is_left_to_be_reaped(settings):
+    settings.CHAINSCHED = {"SHUTDOWN_TIMEOUT": 0.2}
+    declare(wait_for_release)
+    supervisor = Supervisor(Roles("scheduler", LOOPS, workers=1))
+    thread, codes = run_in_thread(supervisor)
+    assert started.wait(PATIENCE)
+    supervisor.stop()
+    thread.join(PATIENCE)
+    assert codes == [1]
+    assert Metadata.objects.get().state == ExecutionState.IN_PROGRESS
+
+
+def test_a_process_that_was_declared_lost_ends(settings):
+    settings.CHAINSCHED = {"HEARTBEAT_INTERVAL": 0.05, "PROCESS_EXPIRY": 30}
+    supervisor = Supervisor(Roles("worker", (), workers=1))
+    thread, codes = run_in_thread(supervisor)
+    Process.objects.update(lost_at=database_now())
+    thread.join(PATIENCE)
+    assert codes == [1]
+
+
+def test_a_scheduler_without_workers_can_run_nothing_itself():
+    declare(workflows.ping)
+    Supervisor(Roles("scheduler", LOOPS, workers=0)).run_once()
+    assert Process.objects.get().workflows == []
+    assert not Metadata.objects.exists(), "no live process knows the workflow, so the row waits"

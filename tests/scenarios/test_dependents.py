@@ -1,0 +1,198 @@
+"""Dependents: what makes them run, once, for which execution of their parent."""
+
+import pytest
+
+from chainsched import Every, RunCondition
+from chainsched.domain.states import ExecutionState, QueueStatus
+from chainsched.models import DeadLetter, Manifest, Metadata, WorkQueue
+from tests.drive import Drive, executions_of, manifest
+from tests.testapp import workflows
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def drive() -> Drive:
+    return Drive()
+
+
+@pytest.fixture
+def pair(drive):
+    """A parent that runs every five minutes and a dependent."""
+    drive.schedules.schedule(workflows.ping, "parent", None, Every.minutes(5)).then_include(workflows.ping, "child")
+    drive.seed()
+    return drive
+
+
+def run_parent(drive: Drive) -> Metadata:
+    """Run the parent alone, so that the dependent is due but not yet looked at."""
+    drive.advance(minutes=5)
+    drive.manage()
+    drive.dispatch()
+    drive.work()
+    return executions_of("parent")[-1]
+
+
+def test_a_chain_runs_in_order_and_each_execution_names_its_parent_and_root(drive):
+    (
+        drive.schedules.schedule(workflows.ping, "a", None, Every.hours(1))
+        .then_include(workflows.ping, "b")
+        .then_include(workflows.ping, "c")
+    )
+    drive.seed()
+    assert drive.settle() == ["a", "b", "c"]
+    a, b, c = (executions_of(name)[0] for name in "abc")
+    assert (a.parent_execution_id, a.root_execution_id) == (None, None)
+    assert (b.parent_execution_id, b.root_execution_id) == (a.id, a.id)
+    assert (c.parent_execution_id, c.root_execution_id) == (b.id, a.id)
+    assert a.root_correlation_id == b.root_correlation_id == c.root_correlation_id == str(a.external_id)
+    assert (b.causation_id, c.causation_id) == (str(a.external_id), str(b.external_id))
+
+
+def test_branches_of_a_root_all_run(drive):
+    chain = drive.schedules.schedule(workflows.ping, "root", None, Every.hours(1))
+    chain = chain.include(workflows.ping, "left").then_include(workflows.ping, "left-end")
+    chain.include(workflows.ping, "right")
+    drive.seed()
+    assert sorted(drive.settle()) == ["left", "left-end", "right", "root"]
+
+
+def test_a_dependent_that_ran_for_a_success_does_not_run_for_it_again(pair):
+    pair.settle()
+    assert pair.settle() == []
+    assert len(executions_of("child")) == 1
+
+
+def test_a_dependent_waits_for_the_first_success_of_its_parent(drive):
+    drive.schedules.schedule(workflows.fail, "parent", None, Every.minutes(5)).then_include(workflows.ping, "child")
+    drive.seed()
+    assert drive.settle() == ["parent"]
+    assert executions_of("child") == []
+
+
+def test_a_waiting_row_is_moved_to_the_newest_success_and_makes_one_run(pair):
+    run_parent(pair)
+    pair.manage()
+    assert WorkQueue.objects.filter(status=QueueStatus.QUEUED, manifest_external_id="child").exists()
+    Manifest.objects.filter(external_id="child").update(is_enabled=False)
+    newest = run_parent(pair)
+    Manifest.objects.filter(external_id="child").update(is_enabled=True)
+    pair.settle()
+    (child,) = executions_of("child")
+    assert child.parent_execution_id == newest.id
+
+
+def test_successes_while_a_dependent_runs_make_one_more_run_for_the_newest(pair):
+    first = run_parent(pair)
+    pair.manage()
+    pair.dispatch()
+    running = executions_of("child")[0]
+    type(running).objects.filter(id=running.id).update(state=ExecutionState.IN_PROGRESS, process=pair.process)
+    run_parent(pair)
+    newest = run_parent(pair)
+    type(running).objects.filter(id=running.id).update(state=ExecutionState.PENDING, process=None)
+    pair.settle()
+    assert [child.parent_execution_id for child in executions_of("child")] == [first.id, newest.id]
+
+
+def test_a_disabled_parent_stops_its_dependents(pair):
+    run_parent(pair)
+    Manifest.objects.filter(external_id="parent").update(is_enabled=False)
+    assert pair.settle() == []
+    assert manifest("child").next_run_at is None
+
+
+def test_a_removed_parent_leaves_its_dependents_idle(pair):
+    run_parent(pair)
+    manifest("parent").delete()
+    assert pair.settle() == []
+    assert manifest("child").depends_on is None
+
+
+def test_a_dead_letter_in_the_middle_keeps_the_rest_idle(drive):
+    (
+        drive.schedules.schedule(workflows.ping, "a", None, Every.hours(1))
+        .then_include(workflows.fail, "b", max_retries=1)
+        .then_include(workflows.ping, "c")
+    )
+    drive.seed()
+    assert drive.settle() == ["a", "b"]
+    assert DeadLetter.objects.get().manifest == manifest("b")
+
+
+@pytest.mark.parametrize(
+    ("condition", "workflow", "fires"),
+    [
+        (RunCondition.SUCCESS, workflows.ping, True),
+        (RunCondition.SUCCESS, workflows.fail, False),
+        (RunCondition.FAILURE, workflows.ping, False),
+        (RunCondition.FAILURE, workflows.fail, True),
+        (RunCondition.COMPLETION, workflows.ping, True),
+        (RunCondition.COMPLETION, workflows.fail, True),
+    ],
+)
+def test_a_dependent_runs_for_the_outcomes_it_asks_for(drive, condition, workflow, fires):
+    chain = drive.schedules.schedule(workflow, "parent", None, Every.hours(1), max_retries=1)
+    chain.then_include(workflows.ping, "child", run_condition=condition)
+    drive.seed()
+    assert ("child" in drive.settle()) is fires
+
+
+def test_an_attempt_with_retries_left_is_no_outcome(drive):
+    chain = drive.schedules.schedule(workflows.fail, "parent", None, Every.hours(1), max_retries=2, retry_delay=10)
+    chain.then_include(workflows.ping, "child", run_condition=RunCondition.COMPLETION)
+    drive.seed()
+    assert drive.settle() == ["parent"]
+    drive.advance(seconds=12)
+    assert drive.settle() == ["parent", "child"]
+
+
+def test_a_dependent_that_is_declared_after_its_parent_succeeded_is_queued(drive):
+    drive.schedules.schedule(workflows.ping, "parent", None, Every.hours(1))
+    drive.seed()
+    drive.settle()
+    drive.schedules.clear()
+    drive.schedules.schedule(workflows.ping, "parent", None, Every.hours(1)).then_include(workflows.ping, "late")
+    drive.seed()
+    assert drive.settle() == ["late"]
+    assert executions_of("late")[0].parent_execution_id == executions_of("parent")[0].id
+
+
+def test_only_the_dependent_of_the_item_that_ran_runs(drive):
+    from chainsched import ManifestItem  # noqa: PLC0415
+
+    drive.schedules.schedule_many(
+        workflows.ping, "extract", [ManifestItem(str(n)) for n in range(50)], Every.hours(1), enabled=False
+    ).include_many(workflows.ping, "load", [ManifestItem(str(n), depends_on=f"extract-{n}") for n in range(50)])
+    drive.seed()
+    Manifest.objects.filter(external_id="extract-42").update(is_enabled=True)
+    from chainsched.flow.arm import arm  # noqa: PLC0415
+
+    arm([manifest("extract-42").id], now=drive.now)
+    assert drive.settle() == ["extract-42", "load-42"]
+
+
+def test_a_dependent_is_dispatched_before_work_that_nobody_waits_for(pair):
+    run_parent(pair)
+    pair.manage()
+    row = WorkQueue.objects.queued().get(manifest_external_id="child")
+    assert row.priority == 16
+
+
+@pytest.mark.parametrize(("own", "expected"), [(None, 16), (5, 21), (20, 31)])
+def test_the_boost_is_added_to_the_priority_and_clamped(drive, own, expected):
+    chain = drive.schedules.schedule(workflows.ping, "parent", None, Every.hours(1))
+    chain.then_include(workflows.ping, "child", priority=own)
+    drive.seed()
+    drive.round()
+    drive.manage()
+    assert WorkQueue.objects.queued().get().priority == expected
+
+
+def test_a_boost_of_zero_turns_it_off(drive, settings):
+    settings.CHAINSCHED = {"DEPENDENT_PRIORITY_BOOST": 0}
+    drive.schedules.schedule(workflows.ping, "parent", None, Every.hours(1)).then_include(workflows.ping, "child")
+    drive.seed()
+    drive.round()
+    drive.manage()
+    assert WorkQueue.objects.queued().get().priority == 0

@@ -1,0 +1,119 @@
+"""Dormant children: declared, never queued by themselves, woken by a run of their own parent."""
+
+import pytest
+
+from chainsched import Every
+from chainsched.domain.states import ExecutionState, Source
+from chainsched.exceptions import ActivationError, InvalidInput, ProcessLost
+from chainsched.flow.activate import activate
+from chainsched.models import Process, WorkQueue
+from tests.drive import Drive, executions_of, manifest
+from tests.factories import make_execution
+from tests.testapp import workflows
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def drive() -> Drive:
+    return Drive()
+
+
+@pytest.fixture
+def family(drive):
+    chain = drive.schedules.schedule(workflows.activate_copy, "parent", None, Every.hours(1))
+    chain.include(workflows.copy, "child", workflows.Slice("declared"), dormant=True)
+    chain.include(workflows.ping, "awake")
+    drive.schedules.schedule(workflows.ping, "stranger", None, Every.hours(1), enabled=False)
+    drive.seed()
+    return drive
+
+
+@pytest.fixture
+def run(family):
+    """A run of the parent that is under way."""
+    return make_execution(manifest("parent"), state=ExecutionState.IN_PROGRESS, process=family.process)
+
+
+def call(run, activations, *, parent="parent", process_id=None):
+    return activate(
+        activations,
+        parent_manifest_id=manifest(parent).id,
+        execution_id=run.id,
+        process_id=process_id or run.process_id,
+    )
+
+
+def test_a_run_wakes_its_child_with_the_input_of_the_moment(family):
+    family.settle()
+    parent, child = executions_of("parent")[0], executions_of("child")[0]
+    assert parent.output is True
+    assert child.input == {"table": "runtime", "size": 7}
+    assert child.output == {"table": "runtime", "rows": 7}
+    assert child.source == Source.ACTIVATION
+    assert (child.parent_execution_id, child.root_execution_id, child.priority) == (parent.id, parent.id, 16)
+
+
+def test_no_turn_queues_a_dormant_child(drive):
+    drive.schedules.schedule(workflows.ping, "parent", None, Every.hours(1)).include(
+        workflows.copy, "child", workflows.Slice("declared"), dormant=True
+    )
+    drive.seed()
+    assert drive.settle() == ["parent"]
+
+
+@pytest.mark.parametrize(
+    ("external_id", "parent", "words"),
+    [
+        ("nobody", "parent", "no such manifest"),
+        ("awake", "parent", "not dormant"),
+        ("child", "stranger", "child of another manifest"),
+    ],
+)
+def test_what_is_no_dormant_child_of_the_run_is_refused(run, external_id, parent, words):
+    with pytest.raises(ActivationError, match=words) as caught:
+        call(run, [(external_id, workflows.Slice("t"))], parent=parent)
+    assert caught.value.external_id == external_id
+    assert not WorkQueue.objects.exists()
+
+
+def test_an_input_that_does_not_fit_the_child_is_refused(run):
+    with pytest.raises(InvalidInput, match="size"):
+        call(run, [("child", {"table": "t", "size": "many"})])
+
+
+def test_one_bad_activation_leaves_none(run):
+    with pytest.raises(ActivationError):
+        call(run, [("child", workflows.Slice("t")), ("nobody", None)])
+    assert not WorkQueue.objects.exists()
+
+
+def test_a_child_that_is_queued_already_is_skipped_with_a_warning(run, caplog):
+    assert call(run, [("child", workflows.Slice("t"))]) == ["child"]
+    assert call(run, [("child", workflows.Slice("u"))]) == []
+    assert "child is not activated: it is queued already" in caplog.text
+    assert WorkQueue.objects.get().input == {"table": "t", "size": 500}
+
+
+def test_activating_nothing_does_nothing(run):
+    assert call(run, []) == []
+
+
+def test_without_an_input_the_child_gets_its_declared_one(run):
+    call(run, [("child", None)])
+    assert WorkQueue.objects.get().input == {"table": "declared", "size": 500}
+
+
+def test_a_run_that_was_taken_from_its_process_activates_nothing(run):
+    Process.objects.update(lost_at=run.created_at)
+    with pytest.raises(ProcessLost):
+        call(run, [("child", workflows.Slice("t"))])
+    assert not WorkQueue.objects.exists()
+
+
+def test_a_retry_of_an_activated_child_keeps_its_input(family, monkeypatch):
+    monkeypatch.setattr(workflows.copy.__chainsched_workflow__, "function", lambda job: 1 / 0)
+    family.settle()
+    retry = WorkQueue.objects.queued().get(manifest_external_id="child")
+    assert retry.input == {"table": "runtime", "size": 7}
+    assert retry.parent_execution_id == executions_of("parent")[0].id

@@ -1,0 +1,261 @@
+"""The CHAINSCHED setting: each option at its limit and beyond, and every problem told at once."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, asdict
+from typing import Any
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+from django.test import override_settings
+
+from chainsched.conf import OPTIONS, Config, SeedConfig, find_problems, get_config
+from chainsched.exceptions import ConfigurationError
+
+DEFAULTS = {
+    "database": "default",
+    "owner": "tests",
+    "task_server": "database",
+    "seed": {"on_start": True, "post_migrate": True},
+    "manager_interval": 5,
+    "dispatcher_interval": 5,
+    "worker_interval": 1,
+    "reap_interval": 5,
+    "reconcile_interval": 300,
+    "cleanup_interval": 60,
+    "listen": True,
+    "max_active_jobs": 100,
+    "dependent_priority_boost": 16,
+    "max_retries": 3,
+    "retry_delay": 300,
+    "retry_multiplier": 2.0,
+    "max_retry_delay": 3600,
+    "job_timeout": 1200,
+    "kill_grace": 5,
+    "heartbeat_interval": 5,
+    "process_expiry": 30,
+    "shutdown_timeout": 30,
+    "max_jobs_per_child": 10_000,
+    "max_child_memory": None,
+    "misfire_policy": "run_once",
+    "misfire_threshold": 60,
+    "max_job_depth": 5,
+    "max_fan_out": 10,
+    "max_input_bytes": 1024 * 1024,
+    "max_output_bytes": 1024 * 1024,
+    "retention": 30 * 24 * 3600,
+    "keep_last": 10,
+}
+SECONDS = [
+    "MANAGER_INTERVAL",
+    "DISPATCHER_INTERVAL",
+    "WORKER_INTERVAL",
+    "REAP_INTERVAL",
+    "RECONCILE_INTERVAL",
+    "CLEANUP_INTERVAL",
+    "RETRY_DELAY",
+    "MAX_RETRY_DELAY",
+    "JOB_TIMEOUT",
+    "KILL_GRACE",
+    "HEARTBEAT_INTERVAL",
+    "PROCESS_EXPIRY",
+    "SHUTDOWN_TIMEOUT",
+    "MISFIRE_THRESHOLD",
+    "RETENTION",
+]
+AT_LEAST = {
+    "MAX_RETRIES": 0,
+    "KEEP_LAST": 0,
+    "MAX_JOB_DEPTH": 0,
+    "MAX_ACTIVE_JOBS": 1,
+    "MAX_FAN_OUT": 1,
+    "MAX_JOBS_PER_CHILD": 1,
+    "MAX_CHILD_MEMORY": 1,
+    "MAX_INPUT_BYTES": 1,
+    "MAX_OUTPUT_BYTES": 1,
+}
+OR_NONE = ["MAX_ACTIVE_JOBS", "MAX_CHILD_MEMORY"]
+
+FINE: list[tuple[str, Any]] = [
+    *((key, minimum) for key, minimum in AT_LEAST.items()),
+    *((key, None) for key in OR_NONE),
+    ("DATABASE", "default"),
+    ("OWNER", "shop"),
+    ("TASK_SERVER", "database"),
+    ("TASK_SERVER", "inline"),
+    ("LISTEN", False),
+    ("DEPENDENT_PRIORITY_BOOST", 0),
+    ("DEPENDENT_PRIORITY_BOOST", 31),
+    ("RETRY_MULTIPLIER", 1),
+    ("RETRY_MULTIPLIER", 1.5),
+    ("MISFIRE_POLICY", "skip"),
+    ("SEED", {}),
+    ("SEED", {"on_start": False, "post_migrate": False}),
+]
+BAD: list[tuple[str, Any]] = [
+    *((key, value) for key in SECONDS for value in (0, -1, True, "5", None, float("inf"), float("nan"))),
+    *((key, minimum - 1) for key, minimum in AT_LEAST.items()),
+    *((key, value) for key in AT_LEAST for value in (True, 1.5, "5")),
+    *((key, None) for key in AT_LEAST if key not in OR_NONE),
+    ("DATABASE", "replica"),
+    ("DATABASE", None),
+    ("OWNER", ""),
+    ("OWNER", "  "),
+    ("OWNER", None),
+    ("TASK_SERVER", "hangfire"),
+    ("TASK_SERVER", ["database"]),
+    ("LISTEN", 1),
+    ("LISTEN", "yes"),
+    ("DEPENDENT_PRIORITY_BOOST", -1),
+    ("DEPENDENT_PRIORITY_BOOST", 32),
+    ("DEPENDENT_PRIORITY_BOOST", True),
+    ("RETRY_MULTIPLIER", 0.99),
+    ("RETRY_MULTIPLIER", float("inf")),
+    ("RETRY_MULTIPLIER", True),
+    ("MISFIRE_POLICY", "later"),
+    ("SEED", True),
+    ("SEED", {"on_start": 1}),
+    ("SEED", {"on_stop": True}),
+]
+
+
+def test_the_defaults_are_the_documented_ones():
+    with override_settings(CHAINSCHED={}):
+        assert asdict(get_config()) == DEFAULTS
+
+
+def test_a_project_without_the_setting_gets_the_defaults(settings):
+    if hasattr(settings, "CHAINSCHED"):
+        del settings.CHAINSCHED
+    get_config.cache_clear()
+    assert asdict(get_config()) == DEFAULTS
+
+
+@pytest.mark.parametrize(("key", "value"), FINE)
+def test_a_value_at_its_limit_is_taken(key, value):
+    with override_settings(CHAINSCHED={key: value}):
+        config = asdict(get_config())
+    expected = asdict(SeedConfig(**value)) if key == "SEED" else value
+    assert config == DEFAULTS | {key.lower(): expected}
+
+
+@pytest.mark.parametrize("key", SECONDS)
+def test_a_fraction_of_a_second_is_a_length_of_time(key):
+    others = {"MAX_RETRY_DELAY": {"RETRY_DELAY": 0.5}, "PROCESS_EXPIRY": {"HEARTBEAT_INTERVAL": 0.1}}
+    with override_settings(CHAINSCHED={key: 0.5} | others.get(key, {})):
+        assert getattr(get_config(), key.lower()) == 0.5
+
+
+@pytest.mark.parametrize(("key", "value"), BAD)
+def test_a_value_beyond_its_limit_is_refused_naming_option_and_value(key, value):
+    (problem,) = find_problems({key: value})
+    assert f"CHAINSCHED['{key}']" in problem
+    assert key == "SEED" or repr(value) in problem
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("DATABASE", ["default"]), ("OWNER", "x" * 101)],
+    ids=["a database that is no text", "an owner longer than its column"],
+)
+@pytest.mark.xfail(strict=True, reason="conf.py: _alias hashes whatever it is given; _text knows no length")
+def test_a_value_that_would_break_later_is_refused(key, value):
+    (problem,) = find_problems({key: value})
+    assert key in problem
+
+
+def test_every_option_is_tried_here():
+    tried = {key for key, _ in FINE} | set(SECONDS)
+    assert tried == set(OPTIONS)
+    assert {key for key, _ in BAD} == set(OPTIONS)
+
+
+def test_all_problems_are_reported_together():
+    stated = {"MAX_RETRIES": -1, "LISTEN": "yes", "MAX_RETRYS": 3, "SEED": {"on_start": 1, "on_stop": True}}
+    with override_settings(CHAINSCHED=stated), pytest.raises(ConfigurationError) as caught:
+        get_config()
+    assert len(caught.value.problems) == 5
+    for word in ("MAX_RETRIES", "LISTEN", "MAX_RETRYS", "on_start", "on_stop"):
+        assert word in str(caught.value)
+    assert isinstance(caught.value, ImproperlyConfigured)
+
+
+@pytest.mark.parametrize(
+    ("key", "near"),
+    [("MAX_RETRYS", "MAX_RETRIES"), ("max_retries", "MAX_RETRIES"), ("HEARTBEAT", "HEARTBEAT_INTERVAL")],
+)
+def test_an_unknown_key_suggests_the_near_one(key, near):
+    (problem,) = find_problems({key: 3})
+    assert f"no option {key!r}" in problem
+    assert f"Did you mean {near!r}?" in problem
+
+
+@pytest.mark.parametrize("key", ["COLOUR_OF_THE_SKY", 5, None])
+def test_an_unknown_key_that_is_near_nothing_is_refused(key):
+    (problem,) = find_problems({key: 3})
+    assert f"no option {key!r}" in problem
+    assert "Did you mean" not in problem
+
+
+@pytest.mark.parametrize("stated", [[], "x", None, 5])
+def test_a_setting_that_is_no_dict_is_refused(stated):
+    (problem,) = find_problems(stated)
+    assert "must be a dict" in problem
+
+
+@pytest.mark.parametrize(
+    ("stated", "words"),
+    [
+        ({"PROCESS_EXPIRY": 9}, ["PROCESS_EXPIRY", "HEARTBEAT_INTERVAL"]),
+        ({"HEARTBEAT_INTERVAL": 16}, ["PROCESS_EXPIRY", "HEARTBEAT_INTERVAL"]),
+        ({"MAX_RETRY_DELAY": 299}, ["MAX_RETRY_DELAY", "RETRY_DELAY"]),
+        ({"RETRY_DELAY": 3601}, ["MAX_RETRY_DELAY", "RETRY_DELAY"]),
+    ],
+)
+def test_values_that_contradict_each_other_are_refused_naming_both(stated, words):
+    (problem,) = find_problems(stated)
+    assert all(word in problem for word in words)
+
+
+@pytest.mark.parametrize(
+    "stated",
+    [
+        {"PROCESS_EXPIRY": 10},
+        {"HEARTBEAT_INTERVAL": 15},
+        {"PROCESS_EXPIRY": 2, "HEARTBEAT_INTERVAL": 1},
+        {"MAX_RETRY_DELAY": 300},
+        {"RETRY_DELAY": 1, "MAX_RETRY_DELAY": 1},
+    ],
+)
+def test_values_that_just_agree_are_fine(stated):
+    assert find_problems(stated) == []
+
+
+def test_both_contradictions_are_reported_together():
+    assert len(find_problems({"PROCESS_EXPIRY": 9, "MAX_RETRY_DELAY": 299})) == 2
+
+
+@pytest.mark.xfail(strict=True, reason="find_problems looks for contradictions only if there is nothing else (conf.py)")
+def test_a_contradiction_is_reported_beside_another_problem():
+    assert len(find_problems({"PROCESS_EXPIRY": 9, "MAX_RETRYS": 3})) == 2
+
+
+def test_overridden_settings_take_effect_and_go_again():
+    before = get_config().max_retries
+    with override_settings(CHAINSCHED={"MAX_RETRIES": before + 4}):
+        assert get_config().max_retries == before + 4
+    assert get_config().max_retries == before
+
+
+def test_the_configuration_is_one_value_that_cannot_be_changed():
+    assert get_config() is get_config()
+    with pytest.raises(FrozenInstanceError):
+        get_config().max_retries = 9  # type: ignore[misc]
+
+
+def test_a_wrong_setting_is_refused_each_time_and_mended_at_once():
+    with override_settings(CHAINSCHED={"MAX_RETRIES": -1}):
+        for _ in range(2):
+            with pytest.raises(ConfigurationError):
+                get_config()
+    assert isinstance(get_config(), Config)
