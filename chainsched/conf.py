@@ -6,6 +6,7 @@ Every problem is collected before anything is raised, so that one run of the che
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
@@ -91,8 +92,9 @@ def _option(default: Any, rule: Rule) -> Any:
 
 def _default_owner() -> str:
     """Name the project by the first part of its settings module."""
-    module: str = getattr(settings, "SETTINGS_MODULE", None) or "project"
-    return module.partition(".")[0]
+    # Overridden settings, as in tests, do not know their module; the environment still does.
+    module = getattr(settings, "SETTINGS_MODULE", None) or os.environ.get("DJANGO_SETTINGS_MODULE") or "project"
+    return str(module).partition(".")[0]
 
 
 @dataclass(frozen=True)
@@ -166,7 +168,7 @@ def find_problems(stated: object) -> list[str]:
 
 
 def _unknown(key: object) -> str:
-    near = get_close_matches(str(key).upper(), OPTIONS, n=1)
+    near = get_close_matches(key.upper(), OPTIONS, n=1) if isinstance(key, str) else []
     hint = f" Did you mean {near[0]!r}?" if near else " The reference lists the options."
     return f"{SETTING_NAME} has no option {key!r}.{hint}"
 

@@ -96,7 +96,8 @@ class Supervisor:
         self._signals += 1
         if self._signals > 1:
             os._exit(128 + number)
-        self.stop()
+        # Not here: the main thread may hold the event's lock at this very moment, and would wait for itself.
+        threading.Thread(target=self.stop).start()
 
     def _poller(self, name: str) -> Poller:
         return Poller(

@@ -87,9 +87,12 @@ def test_two_records_of_one_execution_make_one_end():
     process = make_process()
     for _ in range(20):
         execution = make_execution(make_manifest(state={}), state=ExecutionState.IN_PROGRESS, process=process)
-        finish = [Finished(execution.id, outcomes.completed(None))]
-        results = at_once(*[lambda finish=finish: record(finish, by=process, now=NOW)] * 2)
+        results = at_once(*[finish(execution, process)] * 2)
         assert sorted(len(result.ended) for result in results) == [0, 1]
+
+
+def finish(execution, process):
+    return lambda: record([Finished(execution.id, outcomes.completed(None))], by=process, now=NOW)
 
 
 def test_a_parent_and_its_dependent_that_end_together_lose_nothing():
@@ -99,10 +102,7 @@ def test_a_parent_and_its_dependent_that_end_together_lose_nothing():
         child = make_dependent(parent)
         running = {"state": ExecutionState.IN_PROGRESS, "process": process}
         of_child, of_parent = make_execution(child, **running), make_execution(parent, **running)
-        at_once(
-            lambda done=of_parent: record([Finished(done.id, outcomes.completed(None))], by=process, now=NOW),
-            lambda done=of_child: record([Finished(done.id, outcomes.completed(None))], by=process, now=NOW),
-        )
+        at_once(finish(of_parent, process), finish(of_child, process))
         state = ManifestState.objects.get(manifest=child)
         assert (state.due_execution, state.covered_execution) == (of_parent.id, 0)
         assert state.next_run_at == NOW

@@ -7,6 +7,7 @@ from chainsched.domain.states import ExecutionState, Source
 from chainsched.exceptions import ActivationError, InvalidInput, ProcessLost
 from chainsched.flow.activate import activate
 from chainsched.models import Process, WorkQueue
+from chainsched.registry import registry
 from tests.drive import Drive, executions_of, manifest
 from tests.factories import make_execution
 from tests.testapp import workflows
@@ -112,7 +113,7 @@ def test_a_run_that_was_taken_from_its_process_activates_nothing(run):
 
 
 def test_a_retry_of_an_activated_child_keeps_its_input(family, monkeypatch):
-    monkeypatch.setattr(workflows.copy.__chainsched_workflow__, "function", lambda job: 1 / 0)
+    monkeypatch.setattr(registry.get("testapp.copy"), "function", lambda job: 1 / 0)
     family.settle()
     retry = WorkQueue.objects.queued().get(manifest_external_id="child")
     assert retry.input == {"table": "runtime", "size": 7}

@@ -1,0 +1,1 @@
+"""A pretended ETL: three regions, a dozen table slices, a report, a health check and a broken export."""
