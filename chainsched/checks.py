@@ -21,6 +21,8 @@ from chainsched.models import guard
 
 VENDORS = ("postgresql", "sqlite")
 OLDEST_SQLITE = (3, 35, 0)
+# As psycopg numbers the levels; named here because psycopg may not be installed.
+READ_COMMITTED = 2
 
 
 def check_configuration(app_configs: Sequence[AppConfig] | None, **_kwargs: Any) -> list[CheckMessage]:
@@ -43,10 +45,8 @@ def check_declarations(app_configs: Sequence[AppConfig] | None, **_kwargs: Any) 
         )
         for module, error in config.undiscovered.items()
     ]
-    try:
-        declarations = schedules.expand_static()
-    except ChainschedError as error:
-        return [*messages, Error(str(error), id="chainsched.E003")]
+    declarations, problems = schedules.expand_static()
+    messages += [Error(str(problem), id="chainsched.E003") for problem in problems]
     return [*messages, *_declaration_messages(declarations)]
 
 
@@ -86,7 +86,7 @@ def _database_messages(alias: str) -> Iterator[CheckMessage]:
         )
     elif connection.vendor == "sqlite":
         yield from _sqlite_messages(options)
-    elif options.get("isolation_level") not in (None, 1):
+    elif options.get("isolation_level") not in (None, READ_COMMITTED):
         yield Error(
             f"The database {alias!r} has an isolation level other than READ COMMITTED.",
             hint="chainsched locks first and looks later, which a snapshot of the whole transaction would defeat.",

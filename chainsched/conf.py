@@ -20,6 +20,7 @@ from chainsched.exceptions import ConfigurationError
 
 SETTING_NAME = "CHAINSCHED"
 TASK_SERVERS = ("database", "inline")
+MAX_OWNER_LENGTH = 100
 
 Rule = Callable[[Any], str | None]
 
@@ -35,6 +36,12 @@ class SeedConfig:
 def _seconds(value: object) -> str | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
         return "must be a number of seconds above 0"
+    return None
+
+
+def _seconds_or_zero(value: object) -> str | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        return "must be a number of seconds, 0 or more"
     return None
 
 
@@ -69,12 +76,13 @@ def _boolean(value: object) -> str | None:
     return None if isinstance(value, bool) else "must be True or False"
 
 
-def _text(value: object) -> str | None:
-    return None if isinstance(value, str) and value.strip() else "must be a text that is not empty"
+def _name(value: object) -> str | None:
+    is_fine = isinstance(value, str) and value.strip() and len(value) <= MAX_OWNER_LENGTH
+    return None if is_fine else f"must be a text of 1 to {MAX_OWNER_LENGTH} characters"
 
 
 def _alias(value: object) -> str | None:
-    if value not in settings.DATABASES:
+    if not isinstance(value, str) or value not in settings.DATABASES:
         return "must name one of DATABASES (" + ", ".join(settings.DATABASES) + ")"
     return None
 
@@ -102,7 +110,7 @@ class Config:
     """What a project may set, with the defaults. The upper-case names are the keys of the setting."""
 
     database: str = _option("default", _alias)
-    owner: str = _option("", _text)
+    owner: str = _option("", _name)
     task_server: str = _option("database", _one_of(*TASK_SERVERS))
     seed: SeedConfig = field(default=SeedConfig(), metadata={"rule": None})
     manager_interval: float = _option(5, _seconds)
@@ -115,10 +123,10 @@ class Config:
     max_active_jobs: int | None = _option(100, _at_least(1, or_none=True))
     dependent_priority_boost: int = _option(16, _within(0, 31))
     max_retries: int = _option(3, _at_least(0))
-    retry_delay: float = _option(300, _seconds)
+    retry_delay: float = _option(300, _seconds_or_zero)
     retry_multiplier: float = _option(2.0, _multiplier)
-    max_retry_delay: float = _option(3600, _seconds)
-    job_timeout: float = _option(1200, _seconds)
+    max_retry_delay: float = _option(3600, _seconds_or_zero)
+    job_timeout: int = _option(1200, _at_least(1))
     kill_grace: float = _option(5, _seconds)
     heartbeat_interval: float = _option(5, _seconds)
     process_expiry: float = _option(30, _seconds)
@@ -126,7 +134,7 @@ class Config:
     max_jobs_per_child: int = _option(10_000, _at_least(1))
     max_child_memory: int | None = _option(None, _at_least(1, or_none=True))
     misfire_policy: str = _option(MisfirePolicy.RUN_ONCE, _one_of(*MisfirePolicy))
-    misfire_threshold: float = _option(60, _seconds)
+    misfire_threshold: float = _option(60, _seconds_or_zero)
     max_job_depth: int = _option(5, _at_least(0))
     max_fan_out: int = _option(10, _at_least(1))
     max_input_bytes: int = _option(1024 * 1024, _at_least(1))
@@ -156,15 +164,18 @@ def find_problems(stated: object) -> list[str]:
     """Everything that is wrong with the setting, one sentence each; empty if all is well."""
     if not isinstance(stated, Mapping):
         return [f"{SETTING_NAME} must be a dict, not {type(stated).__name__}."]
-    problems = []
-    for key, value in stated.items():
-        if key not in OPTIONS:
-            problems.append(_unknown(key))
-        elif key == "SEED":
-            problems += _seed_problems(value)
-        elif complaint := OPTIONS[key].metadata["rule"](value):
-            problems.append(f"{SETTING_NAME}[{key!r}] {complaint}, not {value!r}.")
-    return problems or _contradictions(stated)
+    found = {key: _problems_of(key, value) for key, value in stated.items()}
+    fine = {key: value for key, value in stated.items() if not found[key]}
+    return [problem for problems in found.values() for problem in problems] + _contradictions(fine)
+
+
+def _problems_of(key: object, value: object) -> list[str]:
+    if key == "SEED":
+        return _seed_problems(value)
+    if not isinstance(key, str) or key not in OPTIONS:
+        return [_unknown(key)]
+    complaint = OPTIONS[key].metadata["rule"](value)
+    return [f"{SETTING_NAME}[{key!r}] {complaint}, not {value!r}."] if complaint else []
 
 
 def _unknown(key: object) -> str:

@@ -37,6 +37,8 @@ class Workflow:
     """A registered function: its name, its typed input, and how to call it."""
 
     def __init__(self, function: Callable[..., Any], *, name: str | None, aliases: Sequence[str]) -> None:
+        if not inspect.isfunction(function):
+            raise InvalidWorkflow(f"@workflow takes a function, not {function!r}.")
         self.function = function
         self.aliases = tuple(aliases)
         self._stated_name = name
@@ -97,8 +99,6 @@ class Workflow:
             ) from error
 
     def _check_parameters(self) -> None:
-        if not inspect.isfunction(self.function):
-            raise InvalidWorkflow(f"@workflow takes a function, not {self.function!r}.")
         variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY)
         for parameter in inspect.signature(self.function).parameters.values():
             if parameter.kind in variadic:
@@ -149,17 +149,20 @@ class Registry:
         with self._lock:
             while self._indexed < len(self._workflows):
                 workflow = self._workflows[self._indexed]
-                for name in (workflow.name, *workflow.aliases):
-                    self._claim(name, workflow)
+                names = (workflow.name, *workflow.aliases)
+                try:
+                    for name in names:
+                        self._check_name(name, workflow)
+                except InvalidWorkflow:
+                    self._workflows.remove(workflow)
+                    raise
+                self._index |= dict.fromkeys(names, workflow)
                 self._indexed += 1
 
-    def _claim(self, name: str, workflow: Workflow) -> None:
+    def _check_name(self, name: str, workflow: Workflow) -> None:
         if not name or len(name) > MAX_NAME_LENGTH or name != name.strip() or not name.isprintable():
-            self._workflows.remove(workflow)
             raise InvalidWorkflow(f"{name!r} is no name for a workflow: 1 to {MAX_NAME_LENGTH} printable characters.")
-        holder = self._index.setdefault(name, workflow)
-        if holder is not workflow:
-            self._workflows.remove(workflow)
+        if (holder := self._index.get(name)) is not None:
             raise InvalidWorkflow(
                 f"Two workflows are named {name!r}: {_place(holder.function)} and {_place(workflow.function)}. "
                 "Give one of them another name with @workflow(name=…)."

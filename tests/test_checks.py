@@ -135,7 +135,6 @@ def test_problems_of_several_kinds_are_reported_together(declared, app):
     assert ids(ours()) == ["E002", "E003", "E003"]
 
 
-@pytest.mark.xfail(strict=True, reason="check_declarations stops at the first bad batch (checks.py)")
 def test_the_problems_of_two_batches_are_reported_together(declared, app):
     declared.schedule_many(copy, "one", [ManifestItem("a", {"tabel": "x"})], Every.minutes(5))
     declared.schedule_many(copy, "two", [ManifestItem("b", {"tabel": "x"})], Every.minutes(5))
@@ -173,7 +172,6 @@ def test_an_isolation_level_above_read_committed_is_refused(level, options, decl
 
 
 @needs_postgres
-@pytest.mark.xfail(strict=True, reason="psycopg 3 counts READ_COMMITTED as 2, the check allows 1 (checks.py)")
 def test_read_committed_may_be_stated(options, declared, app):
     from psycopg import IsolationLevel  # noqa: PLC0415 - not everybody who runs the tests on SQLite has it
 

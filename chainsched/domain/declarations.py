@@ -99,7 +99,9 @@ def schedule_columns(
     if depends_on is not None:
         is_dormant = options.get("dormant", False)
         columns["schedule_type"] = ScheduleType.DORMANT_DEPENDENT if is_dormant else ScheduleType.DEPENDENT
-        columns["run_condition"] = RunCondition(options.get("run_condition", RunCondition.SUCCESS))
+        columns["run_condition"] = _condition(options.get("run_condition", RunCondition.SUCCESS))
+    elif {"dormant", "run_condition"} & options.keys():
+        raise ValueError("dormant and run_condition are for dependents; declare it with include() or then_include()")
     elif isinstance(schedule, CronSchedule):
         columns |= {"schedule_type": ScheduleType.CRON, "cron_expression": schedule.expression}
     elif isinstance(schedule, Interval):
@@ -165,10 +167,17 @@ def check_name(value: Any) -> str:
 def _read(name: str, value: Any, read: Callable[[Any], Any], *, external_id: str) -> Any:
     try:
         return read(value)
-    except ValueError as error:
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
         raise DeclarationError(
             f"Manifest {external_id!r}: {name} {error} (it is {value!r}).", external_id=external_id
         ) from error
+
+
+def _condition(value: Any) -> RunCondition:
+    known = [condition for condition in RunCondition if condition is not RunCondition.NONE]
+    if value not in known:
+        raise ValueError("run_condition must be one of " + ", ".join(f"RunCondition.{item.name}" for item in known))
+    return RunCondition(value)
 
 
 def _priority(value: Any) -> int:
@@ -214,6 +223,12 @@ def _zone(value: Any) -> str:
     return str(value)
 
 
+def _exclusions(value: Any) -> list[dict[str, Any]]:
+    if not isinstance(value, list | tuple) or not all(isinstance(entry, Exclusion) for entry in value):
+        raise ValueError("must be a list of exclusions such as Exclude.weekdays('sat', 'sun')")
+    return exclusions.to_json(value)
+
+
 def _misfire(value: Any) -> MisfirePolicy:
     try:
         return MisfirePolicy(value)
@@ -235,7 +250,7 @@ _MANIFEST_OPTIONS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "timeout": ("timeout_seconds", _optional(_seconds(1))),
     "timezone": ("timezone", _zone),
     "jitter": ("jitter_seconds", _seconds(0)),
-    "exclusions": ("exclusions", exclusions.to_json),
+    "exclusions": ("exclusions", _exclusions),
     "misfire": ("misfire_policy", _misfire),
     "misfire_threshold": ("misfire_threshold_seconds", _optional(_seconds(0))),
 }

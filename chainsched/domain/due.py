@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -149,31 +149,31 @@ def decide(facts: Facts, *, now: datetime) -> Decision:
         return Decision(_OPEN_REASONS[facts.open_item])
     if facts.trigger_at is not None and facts.trigger_at <= now:
         return _decide_wish(facts, facts.trigger_at)
-    if (obstacle := find_obstacle(facts)) is not None:
-        return Decision(obstacle, look_again_at=_wish(facts))
-    if facts.schedule_type is ScheduleType.DEPENDENT:
-        return _decide_dependent(facts, now)
-    try:
-        return _decide_timed(facts, now)
-    except InvalidSchedule as error:
-        return Decision(Reason.UNSCHEDULABLE, detail=str(error))
+    decision = _decide_by_itself(facts, now)
+    if decision.is_yes:
+        return decision
+    return replace(decision, look_again_at=_earliest(decision.look_again_at, _wish(facts)))
 
 
 def alarm(facts: Facts, *, now: datetime, is_fresh: bool = False) -> datetime | None:
     """When the manager should look at the manifest next; None for never, until something arms it again.
 
     ``is_fresh`` says that the schedule begins now: it was declared, edited or enabled, and nothing is made up for.
-    Raises InvalidSchedule when the schedule cannot be computed.
+    Raises InvalidSchedule when the schedule cannot be computed and no wish for a run stands.
     """
     if facts.open_item is not None:
         return None
+    wish = _wish(facts)
     if find_obstacle(facts) is not None:
-        return _wish(facts)
+        return wish
     if facts.schedule_type is ScheduleType.DEPENDENT:
-        own = now if facts.is_behind_parent else None
-    else:
-        own = _next_run(facts, now=now, is_fresh=is_fresh)
-    return min((time for time in (own, _wish(facts)) if time is not None), default=None)
+        return _earliest(now if facts.is_behind_parent else None, wish)
+    try:
+        return _earliest(_next_run(facts, now=now, is_fresh=is_fresh), wish)
+    except InvalidSchedule:
+        if wish is None:
+            raise
+        return wish
 
 
 def find_obstacle(facts: Facts) -> Reason | None:
@@ -211,10 +211,22 @@ def _decide_wish(facts: Facts, wanted_at: datetime) -> Decision:
     return Decision(Reason.TRIGGERED, source=Source.TRIGGER, scheduled_for=wanted_at)
 
 
+def _decide_by_itself(facts: Facts, now: datetime) -> Decision:
+    """The decision when nobody asked for a run in person."""
+    if (obstacle := find_obstacle(facts)) is not None:
+        return Decision(obstacle)
+    if facts.schedule_type is ScheduleType.DEPENDENT:
+        return _decide_dependent(facts, now)
+    try:
+        return _decide_timed(facts, now)
+    except InvalidSchedule as error:
+        return Decision(Reason.UNSCHEDULABLE, detail=str(error))
+
+
 def _decide_dependent(facts: Facts, now: datetime) -> Decision:
     if facts.is_behind_parent:
         return Decision(Reason.PARENT_RAN, source=Source.DEPENDENCY, scheduled_for=now)
-    return Decision(Reason.PARENT_NOT_AHEAD, look_again_at=_wish(facts))
+    return Decision(Reason.PARENT_NOT_AHEAD)
 
 
 def _decide_timed(facts: Facts, now: datetime) -> Decision:
@@ -254,6 +266,10 @@ def _next_run(facts: Facts, *, now: datetime, is_fresh: bool) -> datetime | None
 def _wish(facts: Facts) -> datetime | None:
     """The wish that stands; it waits while the group is off."""
     return facts.trigger_at if facts.is_group_enabled else None
+
+
+def _earliest(*times: datetime | None) -> datetime | None:
+    return min((time for time in times if time is not None), default=None)
 
 
 def _schedule_of(facts: Facts) -> CronSchedule | Interval | Once:

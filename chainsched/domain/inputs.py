@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
-from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
+from pydantic import PydanticUndefinedAnnotation, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from chainsched.exceptions import InvalidInput, InvalidWorkflow
@@ -30,7 +30,7 @@ class InputType:
         annotation = self._annotation()
         try:
             return TypeAdapter(annotation)
-        except PydanticSchemaGenerationError as error:
+        except (PydanticUserError, PydanticUndefinedAnnotation) as error:
             raise InvalidWorkflow(
                 f"The input type of workflow {self._workflow} cannot be stored as JSON: {_first_line(error)} "
                 "Use a dataclass, a pydantic model, a TypedDict or plain values."
@@ -38,9 +38,16 @@ class InputType:
 
     def dump(self, value: Any, *, max_bytes: int) -> Any:
         """The JSON form of an input, checked against the type; raises InvalidInput naming each problem."""
+        what = f"The input of workflow {self._workflow}"
         checked = self._validate(value)
-        plain = self.adapter.dump_python(checked, mode="json")
-        return to_document(plain, what=f"The input of workflow {self._workflow}", max_bytes=max_bytes)
+        try:
+            plain = self.adapter.dump_python(checked, warnings=False)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise InvalidInput(f"{what} has no JSON form: {_first_line(error)}") from error
+        document = to_document(plain, what=what, max_bytes=max_bytes)
+        # An instance is taken as it is, whatever its fields hold; only its stored form shows that they are wrong.
+        self._validate(document)
+        return document
 
     def load(self, stored: Any) -> Any:
         """The typed input behind its stored form; raises InvalidInput when the form no longer fits the type."""

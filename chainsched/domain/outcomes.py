@@ -14,7 +14,7 @@ from chainsched.exceptions import GiveUp
 
 MAX_TEXT = 64 * 1024
 MAX_TYPE_NAME = 200
-CUT_MARK = "\n… (cut: the text was {length:,} characters long)"
+CUT_MARK = "\n… (cut: the text was {length:,} characters long) …\n"
 
 _UNWRITABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff]")
 _NUMBERS = re.compile(r"\d+")
@@ -92,15 +92,18 @@ def matches(condition: RunCondition, *, state: ExecutionState, is_dead_lettered:
 
 def writable(text: str) -> str:
     """The text as both databases can store it: no NUL, no control characters, no lone surrogates, not too long."""
-    cut = text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + CUT_MARK.format(length=len(text))
-    return _UNWRITABLE.sub("\N{REPLACEMENT CHARACTER}", cut)
+    if len(text) > MAX_TEXT:
+        # Both ends are kept: a traceback says at its end what happened, and at its beginning where it came from.
+        half = MAX_TEXT // 2
+        text = text[:half] + CUT_MARK.format(length=len(text)) + text[-half:]
+    return _UNWRITABLE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def _text_of(error: BaseException) -> str:
     """The exception's own words; one whose ``__str__`` fails still gets a readable reason."""
     try:
         return writable(str(error)) or type(error).__qualname__
-    except Exception as nested:  # noqa: BLE001 - the user's __str__ may raise anything
+    except BaseException as nested:  # noqa: BLE001 - the user's __str__ may raise anything
         return f"(its message cannot be read: {type(nested).__qualname__})"
 
 
@@ -108,7 +111,7 @@ def _traceback_of(error: BaseException) -> str:
     try:
         lines = traceback.TracebackException.from_exception(error, limit=60, max_group_width=5).format()
         return writable("".join(lines))
-    except Exception as nested:  # noqa: BLE001 - formatting calls the user's __str__ and __cause__
+    except BaseException as nested:  # noqa: BLE001 - formatting calls the user's __str__ and __cause__
         return f"(its traceback cannot be read: {type(nested).__qualname__})"
 
 
@@ -120,5 +123,5 @@ def _place_of(error: BaseException) -> str:
 
 def _fingerprint(failure_type: str, place: str, reason: str) -> str:
     """The same for failures of one type at one place whose messages differ in numbers only."""
-    message = _NUMBERS.sub("#", reason[:500])
+    message = _NUMBERS.sub("#", reason[:MAX_TEXT])[:500]
     return hashlib.sha256(f"{failure_type}\n{place}\n{message}".encode(errors="replace")).hexdigest()[:32]

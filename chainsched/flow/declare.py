@@ -24,7 +24,7 @@ from chainsched.domain.declarations import (
     schedule_columns,
 )
 from chainsched.domain.schedules import Schedule
-from chainsched.exceptions import DeclarationError, InvalidInput, InvalidSchedule, UnknownWorkflow
+from chainsched.exceptions import ChainschedError, DeclarationError, InvalidInput, InvalidSchedule, UnknownWorkflow
 from chainsched.registry import registry
 
 WorkflowRef = Callable[..., Any] | str
@@ -94,6 +94,11 @@ class Batch:
                 f"Item {external_id!r} lacks depends_on. Name its parent: ManifestItem(id, input, depends_on=…).",
                 external_id=external_id,
             )
+        if self.schedule is not None and item.depends_on is not None:
+            raise DeclarationError(
+                f"Item {external_id!r} has a schedule and depends_on. Declare dependents with include_many().",
+                external_id=external_id,
+            )
         options: Any = {"group": self.name or external_id, **self.options, **item.options}
         found = declaration(
             self.workflow, external_id, item.input, schedule=self.schedule, depends_on=parent, options=options
@@ -134,9 +139,16 @@ class Schedules:
         """Everything declared, with batches unfolded."""
         return [found for pending in self._pending for found in pending.expand()]
 
-    def expand_static(self) -> list[Declaration]:
-        """What is known without calling a project's code, for checks."""
-        return [found for pending in self._pending if not pending.is_dynamic for found in pending.expand()]
+    def expand_static(self) -> tuple[list[Declaration], list[ChainschedError]]:
+        """What is known without calling a project's code, and what is wrong with the rest; for checks."""
+        found: list[Declaration] = []
+        problems: list[ChainschedError] = []
+        for pending in self._pending:
+            try:
+                found += [] if pending.is_dynamic else pending.expand()
+            except ChainschedError as problem:
+                problems.append(problem)
+        return found, problems
 
     def clear(self) -> None:
         """Forget everything, for tests."""
@@ -228,9 +240,7 @@ def declaration(
         found = registry.of(workflow)
         stored = found.input_type.dump(input, max_bytes=get_config().max_input_bytes)
         columns = schedule_columns(schedule, depends_on=depends_on, options=options)
-    except UnknownWorkflow:
-        raise
-    except (InvalidInput, InvalidSchedule, ValueError) as error:
+    except (InvalidInput, InvalidSchedule, UnknownWorkflow, ValueError) as error:
         raise DeclarationError(f"Manifest {external_id!r}: {error}", external_id=external_id) from error
     stated = columns | option_columns(options, external_id=external_id)
     group = group_of(options, default=external_id, external_id=external_id)

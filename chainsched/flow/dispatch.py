@@ -90,8 +90,6 @@ def _look(
     left: Room, *, workflows: Collection[str], now: datetime, limit: int, taken: Collection[int]
 ) -> list[dict[str, Any]]:
     rows = WorkQueue.objects.ready(now).filter(workflow__in=workflows).outside_groups(left.full_groups)
-    ordered = rows.exclude(id__in=taken).in_dispatch_order()
-    locked = ordered.select_for_update(of=("self",), skip_locked=True, no_key=True)
     columns = (
         "id",
         "manifest_id",
@@ -111,7 +109,7 @@ def _look(
         "timeout_seconds",
         "manifest__timeout_seconds",
     )
-    return list(locked.values(*columns)[:limit])
+    return [dict(row) for row in rows.exclude(id__in=taken).lock_next(limit).values(*columns)]
 
 
 def _create(rows: Sequence[dict[str, Any]], *, now: datetime) -> dict[int, int]:
@@ -137,7 +135,7 @@ def _execution(row: dict[str, Any], *, now: datetime) -> dict[str, Any]:
         "input": row["input"],
         "scheduled_for": row["scheduled_for"],
         "created_at": now,
-        "timeout_seconds": row["timeout_seconds"] or row["manifest__timeout_seconds"] or int(get_config().job_timeout),
+        "timeout_seconds": row["timeout_seconds"] or row["manifest__timeout_seconds"] or get_config().job_timeout,
         "parent_execution": row["parent_execution_id"],
         "root_execution": row["root_execution_id"],
         "causation_id": row["causation_id"],

@@ -153,7 +153,7 @@ def _claim_of(row: Metadata, *, process: Process) -> Claim:
         scheduled_for=row.scheduled_for,
         attempt=row.attempt,
         cron_expression=manifest.cron_expression if manifest else "",
-        timeout_seconds=row.timeout_seconds or int(get_config().job_timeout),
+        timeout_seconds=row.timeout_seconds or get_config().job_timeout,
         parent_manifest_id=manifest.depends_on_id if manifest else None,
         parent_execution_id=row.parent_execution_id,
         root_execution_id=row.root_execution_id,

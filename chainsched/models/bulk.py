@@ -69,17 +69,16 @@ def update(
     key_column, *_ = _columns(model, [key])
     changed = [field.column for field in fields if field.column != key_column]
     table = _quoted(connection, model._meta.db_table)
-    unfolded, parameter = _unfold(connection, fields, [list(row.values()) for row in rows])
+    unfolded, parameter = _unfold(connection, fields, [[row[name] for name in rows[0]] for row in rows])
     quote = connection.ops.quote_name
     sets = ", ".join(f"{quote(column)} = v.{quote(column)}" for column in changed)
-    expected = where or {}
-    conditions = "".join(f" AND {table}.{quote(column)} = %s" for column in _columns(model, list(expected)))
+    conditions, expected = _compare(connection, model, where or {})
     sql = (
         f"UPDATE {table} SET {sets} FROM {unfolded} "  # noqa: S608 - names come from the models
         f"WHERE {table}.{quote(key_column)} = v.{quote(key_column)}{conditions} "
         f"RETURNING {table}.{quote(key_column)}"
     )
-    return [row[key] for row in _fetch(connection, sql, [parameter, *expected.values()], [key])]
+    return [row[key] for row in _fetch(connection, sql, [parameter, *expected], [key])]
 
 
 def unfold(columns: Mapping[str, models.Field[Any, Any]], rows: Sequence[Sequence[Any]]) -> tuple[str, str]:
@@ -109,6 +108,19 @@ def _unfold(
     picked = ", ".join(f"json_extract(value, '$[{index}]') AS {name}" for index, name in enumerate(quoted))
     values = [[_as_sqlite(connection, field, value) for field, value in zip(fields, row, strict=True)] for row in rows]
     return f"(SELECT {picked} FROM json_each(%s)) AS v", json.dumps(values)  # noqa: S608 - names come from the models
+
+
+def _compare(
+    connection: BaseDatabaseWrapper, model: type[models.Model], where: Mapping[str, Any]
+) -> tuple[str, list[Any]]:
+    """The compare of compare-and-set: a condition that also knows NULL, and its parameters."""
+    table, same = _quoted(connection, model._meta.db_table), "IS"
+    if connection.vendor == "postgresql":
+        same = "IS NOT DISTINCT FROM"
+    fields: list[Any] = [model._meta.get_field(name) for name in where]
+    conditions = [f" AND {table}.{_quoted(connection, field.column)} {same} %s" for field in fields]
+    values = [field.get_db_prep_value(value, connection) for field, value in zip(fields, where.values(), strict=True)]
+    return "".join(conditions), values
 
 
 def _column_type(field: Any, connection: BaseDatabaseWrapper) -> str:

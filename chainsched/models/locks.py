@@ -26,3 +26,10 @@ def begin(connection: BaseDatabaseWrapper) -> None:
             )
         else:
             cursor.execute("UPDATE chainsched_loop SET turn = turn WHERE name = ''")
+
+
+def turn_wal_on(connection: BaseDatabaseWrapper) -> None:
+    """Let readers and a writer work side by side on SQLite; the mode stays with the file."""
+    if connection.vendor == "sqlite":
+        with connection.cursor() as cursor:
+            cursor.execute("PRAGMA journal_mode=WAL")

@@ -27,8 +27,10 @@ class WorkQueueQuerySet(models.QuerySet["WorkQueue"]):
     def queued(self) -> WorkQueueQuerySet:
         return self.filter(IS_QUEUED)
 
-    def in_dispatch_order(self) -> WorkQueueQuerySet:
-        return self.order_by("-priority", "turn", "id")
+    def lock_next(self, limit: int) -> WorkQueueQuerySet:
+        """The next rows in the order of dispatch, locked; rows that somebody is cancelling are passed over."""
+        ordered = self.order_by("-priority", "turn", "id")
+        return ordered.select_for_update(of=("self",), skip_locked=True, no_key=True)[:limit]
 
     def ready(self, now: datetime) -> WorkQueueQuerySet:
         """Waiting rows whose time has come and whose manifest, if they have one, may run."""

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 from django.apps import apps
 from django.core import mail
 from django.db import connections
 from django.db.migrations.executor import MigrationExecutor
 
-from chainsched.apps import ChainschedConfig
 from chainsched.conf import get_config
 from chainsched.exceptions import DeclarationError
 from chainsched.flow.declare import schedules
 from chainsched.flow.reap import reap
 from chainsched.flow.seed import Seeded, seed
+from chainsched.models import locks
 from chainsched.models.clock import database_now
 
 logger = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 def prepare() -> Seeded | None:
     """Make the database ready for the loops: WAL on SQLite, the declared schedules, and what dead processes left."""
     refuse_undiscovered()
-    _turn_wal_on()
+    locks.turn_wal_on(connections[get_config().database])
     seeded = seed(schedules, now=database_now()) if get_config().seed.on_start else None
     reap(now=database_now())
     return seeded
@@ -33,8 +33,8 @@ def prepare() -> Seeded | None:
 
 def refuse_undiscovered() -> None:
     """Raise if a module with workflows or schedules could not be imported: half a schedule is none."""
-    config = cast("ChainschedConfig", apps.get_app_config("chainsched"))
-    for module, error in config.undiscovered.items():
+    undiscovered: dict[str, Exception] = getattr(apps.get_app_config("chainsched"), "undiscovered", {})
+    for module, error in undiscovered.items():
         raise DeclarationError(f"{module} cannot be imported: {type(error).__name__}: {error}") from error
 
 
@@ -58,11 +58,3 @@ def _is_migrated(using: str) -> bool:
     executor = MigrationExecutor(connections[using])
     targets = [node for node in executor.loader.graph.leaf_nodes() if node[0] == "chainsched"]
     return not executor.migration_plan(targets)
-
-
-def _turn_wal_on() -> None:
-    """Let readers and a writer work side by side on SQLite; the mode stays with the file."""
-    connection = connections[get_config().database]
-    if connection.vendor == "sqlite":
-        with connection.cursor() as cursor:
-            cursor.execute("PRAGMA journal_mode=WAL")

@@ -2,6 +2,10 @@
 
 Left to explicit cases elsewhere, because cronsim means something else by them: a star-step beside a restricted day
 field (it asks for both), and fixed times with seconds (it has no rule for the changed clock there).
+
+Where the clock changes at midnight or not by whole hours, cronsim's steps stumble over wildcards: it names midnights
+that do not exist, misses hours, and around Chatham never returns. There, and everywhere else too, a wildcard is
+checked against a walk over every minute with cronsim's reading of the fields.
 """
 
 from __future__ import annotations
@@ -32,6 +36,7 @@ FIRST_YEARS = {
     "Africa/Cairo": 2025,
     "UTC": 2025,
 }
+STUMBLING = {"Australia/Lord_Howe", "Pacific/Chatham", "America/Santiago", "America/Sao_Paulo", "Africa/Cairo"}
 AROUND = timedelta(hours=7)
 RANDOM_EXPRESSIONS = 60
 
@@ -77,15 +82,29 @@ def random_expression(rng: random.Random) -> str:
     hour = random_field(rng, low=0, high=23, likely=(0, 4))
     day, weekday = random_days(rng)
     month = rng.choices(["*", "3,4,9-11", "*/2", "mar-nov"], weights=[8, 1, 1, 1])[0]
-    is_elapsed = minute.startswith("*") or hour.startswith("*")
-    seconds = f"{rng.choice(['*/20', '15', '0,59'])} " if is_elapsed and rng.random() < 0.15 else ""
-    return f"{seconds}{minute} {hour} {day} {month} {weekday}"
+    expression = f"{minute} {hour} {day} {month} {weekday}"
+    seconds = rng.choice(["*/20", "15", "0,59"])
+    return f"{seconds} {expression}" if is_elapsed(expression) and rng.random() < 0.15 else expression
 
 
-def by_oracle(expression: str, *, zone: str, after: datetime, until: datetime) -> list[datetime]:
-    runs = itertools.takewhile(lambda run: run <= until, CronSim(expression, after.astimezone(ZoneInfo(zone))))
-    # It names a midnight that does not exist, if a restricted day begins with the gap.
-    return [run.astimezone(UTC) for run in runs if run == run.astimezone(UTC).astimezone(ZoneInfo(zone))]
+def by_cronsim(expression: str, *, zone: str, after: datetime, until: datetime) -> list[datetime]:
+    runs = (run.astimezone(UTC) for run in CronSim(expression, after.astimezone(ZoneInfo(zone))))
+    return list(itertools.takewhile(lambda run: run <= until, runs))
+
+
+def by_walking(expression: str, *, zone: str, after: datetime, until: datetime) -> list[datetime]:
+    sim, region, runs, minute = CronSim(expression, after), ZoneInfo(zone), [], after
+    while minute <= until:
+        wall = minute.astimezone(region)
+        if wall.minute in sim.minutes and wall.hour in sim.hours and wall.month in sim.months and sim.match_day(wall):
+            runs += [minute + timedelta(seconds=second) for second in sorted(sim.seconds)]
+        minute += timedelta(minutes=1)
+    return [run for run in runs if after < run <= until]
+
+
+def is_elapsed(expression: str) -> bool:
+    minute, hour, *_ = expression.split()[-5:]
+    return minute.startswith("*") or hour.startswith("*")
 
 
 def by_us(expression: str, *, zone: str, after: datetime, until: datetime) -> list[datetime]:
@@ -117,30 +136,33 @@ def test_the_years_hold_changes_of_the_clock_in_both_directions():
 
 @pytest.mark.parametrize(("zone", "change"), CHANGES, ids=lambda value: str(value).replace(" ", "T"))
 def test_every_occurrence_around_a_change_of_the_clock_is_the_oracles(zone, change):
-    rng = random.Random(f"{zone} {change}")
+    rng = random.Random(f"{zone} {change}")  # noqa: S311 - a seed, no secret
     span = {"zone": zone, "after": change - AROUND, "until": change + AROUND}
     for _ in range(RANDOM_EXPRESSIONS):
         expression = random_expression(rng)
-        expected = by_oracle(expression, **span)
-        assert by_us(expression, **span) == expected, expression
-        assert backwards(expression, **span) == expected, expression
+        runs = by_us(expression, **span)
+        assert backwards(expression, **span) == runs, expression
+        if is_elapsed(expression):
+            assert runs == by_walking(expression, **span), expression
+        if not is_elapsed(expression) or zone not in STUMBLING:
+            assert runs == by_cronsim(expression, **span), expression
 
 
 @pytest.mark.parametrize("expression", ["30 2 * * *", "0 0 * * *", "15,45 1-3 * * 0", "0 */6 * * *", "5 4 L * *"])
 @pytest.mark.parametrize("zone", FIRST_YEARS)
-def test_two_whole_years_are_the_oracles(zone, expression):
+def test_two_whole_years_of_a_fixed_time_and_one_of_a_wildcard_are_the_oracles(zone, expression):
     year = FIRST_YEARS[zone]
-    span = {"zone": zone, "after": datetime(year, 1, 1, tzinfo=UTC), "until": datetime(year + 2, 1, 1, tzinfo=UTC)}
-    assert by_us(expression, **span) == by_oracle(expression, **span)
+    years = 1 if is_elapsed(expression) else 2
+    span = {"zone": zone, "after": datetime(year, 1, 1, tzinfo=UTC), "until": datetime(year + years, 1, 1, tzinfo=UTC)}
+    oracle = by_walking if is_elapsed(expression) and zone in STUMBLING else by_cronsim
+    assert by_us(expression, **span) == oracle(expression, **span)
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata", "Asia/Kathmandu"])
 def test_random_expressions_agree_where_the_clock_never_changes(zone):
-    rng = random.Random(zone)
-    for _ in range(400):
+    rng = random.Random(zone)  # noqa: S311 - a seed, no secret
+    for _ in range(200):
         expression = random_expression(rng)
         after = datetime(2025, 1, 1, tzinfo=UTC) + timedelta(minutes=rng.randrange(2 * 525_600))
-        expected = by_oracle(expression, zone=zone, after=after, until=after + timedelta(days=2))
-        assert by_us(expression, zone=zone, after=after, until=after + timedelta(days=2))[:50] == expected[:50], (
-            expression
-        )
+        span = {"zone": zone, "after": after, "until": after + timedelta(hours=40)}
+        assert by_us(expression, **span) == by_cronsim(expression, **span), expression

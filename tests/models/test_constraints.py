@@ -1,0 +1,301 @@
+"""What must never be, the schema forbids: every unique and check constraint, broken by hand."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from django.apps import apps
+from django.db import IntegrityError, connection, models, transaction
+
+from chainsched.models import DeadLetter, Loop, Manifest, ManifestGroup, ManifestState, Metadata, Process, WorkQueue
+
+NOW = datetime(2026, 3, 2, 13, tzinfo=UTC)
+
+pytestmark = pytest.mark.django_db
+
+
+class World:
+    """A sound row of each kind to build broken ones beside."""
+
+    def __init__(self) -> None:
+        self.group = ManifestGroup.objects.create(name="etl")
+        self.manifest = self.make_manifest("sync")
+
+    def make_manifest(self, external_id: str = "other", **columns: Any) -> Manifest:
+        defaults = {"external_id": external_id, "group": self.group, "workflow": "shop.copy"}
+        return Manifest.objects.create(**{**defaults, **columns})
+
+    def make_row(self, **columns: Any) -> WorkQueue:
+        defaults = {
+            "manifest": self.manifest,
+            "workflow": "shop.copy",
+            "priority": 0,
+            "turn": 1,
+            "scheduled_for": NOW,
+            "source": "schedule",
+            "created_at": NOW,
+        }
+        return WorkQueue.objects.create(**{**defaults, **columns})
+
+    def make_execution(self, **columns: Any) -> Metadata:
+        defaults = {
+            "manifest": self.manifest,
+            "workflow": "shop.copy",
+            "source": "schedule",
+            "scheduled_for": NOW,
+            "created_at": NOW,
+        }
+        return Metadata.objects.create(**{**defaults, **columns})
+
+    def make_letter(self, **columns: Any) -> DeadLetter:
+        return DeadLetter.objects.create(
+            **{"manifest": self.manifest, "reason": "broken", "dead_lettered_at": NOW, **columns}
+        )
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+CRON = {"schedule_type": "cron", "cron_expression": "0 2 * * *"}
+INTERVAL = {"schedule_type": "interval", "interval_seconds": 60}
+ONCE = {"schedule_type": "once", "once_at": NOW}
+DEPENDENT = {"schedule_type": "dependent", "run_condition": 1}
+
+# A value that no enum knows breaks two checks at once, and each database names another of them first.
+EITHER = {
+    "chainsched_manifest_schedule_type": "chainsched_manifest_schedule_(type|shape)",
+    "chainsched_execution_state": "chainsched_execution_(state|ended_when_terminal)",
+}
+
+GROUPS: list[tuple[str, dict[str, Any]]] = [
+    ("chainsched_group_limit_positive", {"max_active_jobs": 0}),
+    ("chainsched_group_priority_range", {"priority": 32}),
+    ("priority", {"priority": -1}),
+    ("name", {"name": "etl"}),
+]
+MANIFESTS: list[tuple[str, dict[str, Any]]] = [
+    ("external_id", {"external_id": "sync"}),
+    (EITHER["chainsched_manifest_schedule_type"], {"schedule_type": "sometimes"}),
+    ("chainsched_manifest_schedule_shape", {"schedule_type": "cron"}),
+    ("chainsched_manifest_schedule_shape", {"schedule_type": "interval"}),
+    ("chainsched_manifest_schedule_shape", {"schedule_type": "once"}),
+    ("chainsched_manifest_schedule_shape", {"cron_expression": "0 2 * * *"}),
+    ("chainsched_manifest_schedule_shape", {"interval_seconds": 60}),
+    ("chainsched_manifest_schedule_shape", {"once_at": NOW}),
+    ("chainsched_manifest_schedule_shape", {**CRON, "interval_seconds": 60}),
+    ("chainsched_manifest_schedule_shape", {**INTERVAL, "once_at": NOW}),
+    ("chainsched_manifest_schedule_shape", {**ONCE, "cron_expression": "0 2 * * *"}),
+    ("chainsched_manifest_schedule_shape", {**DEPENDENT, "interval_seconds": 60}),
+    ("chainsched_manifest_interval_positive", {**INTERVAL, "interval_seconds": 0}),
+    ("chainsched_manifest_run_condition", {**DEPENDENT, "run_condition": 0}),
+    ("chainsched_manifest_run_condition", {**DEPENDENT, "run_condition": 4}),
+    ("chainsched_manifest_run_condition", {"schedule_type": "dormant_dependent", "run_condition": 0}),
+    ("chainsched_manifest_run_condition", {**INTERVAL, "run_condition": 1}),
+    ("chainsched_manifest_parent_only_dependents", {**INTERVAL, "is_fan_in_continuation": True}),
+    ("chainsched_manifest_priority_range", {"priority": 32}),
+    ("priority", {"priority": -1}),
+    ("chainsched_manifest_retry_multiplier", {"retry_multiplier": 0.5}),
+    ("chainsched_manifest_misfire_policy", {"misfire_policy": "later"}),
+    ("jitter_seconds", {"jitter_seconds": -1}),
+    ("max_retries", {"max_retries": -1}),
+    ("timeout_seconds", {"timeout_seconds": -1}),
+]
+ROWS: list[tuple[str, dict[str, Any]]] = [
+    ("chainsched_queue_status", {"status": "waiting"}),
+    ("chainsched_queue_source", {"source": "rumour"}),
+    ("chainsched_queue_priority_range", {"priority": 32}),
+    ("priority", {"priority": -1}),
+    ("chainsched_queue_attempt_positive", {"attempt": 0}),
+    ("chainsched_queue_dispatched_has_execution", {"status": "dispatched"}),
+    ("chainsched_queue_dispatched_has_execution", {"status": "queued", "execution_id": 1}),
+    ("chainsched_queue_dispatched_has_execution", {"status": "cancelled", "execution_id": 1}),
+]
+EXECUTIONS: list[tuple[str, dict[str, Any]]] = [
+    (EITHER["chainsched_execution_state"], {"state": "asleep"}),
+    ("chainsched_execution_source", {"source": "rumour"}),
+    ("chainsched_execution_ended_when_terminal", {"state": "completed"}),
+    ("chainsched_execution_ended_when_terminal", {"state": "failed"}),
+    ("chainsched_execution_ended_when_terminal", {"state": "cancelled"}),
+    ("chainsched_execution_ended_when_terminal", {"state": "pending", "ended_at": NOW}),
+    ("chainsched_execution_ended_when_terminal", {"state": "in_progress", "ended_at": NOW}),
+    ("chainsched_execution_attempt_positive", {"attempt": 0}),
+]
+LETTERS: list[tuple[str, dict[str, Any]]] = [
+    ("chainsched_letter_status", {"status": "ignored", "resolved_at": NOW}),
+    ("chainsched_letter_resolved_when_decided", {"resolved_at": NOW}),
+    ("chainsched_letter_resolved_when_decided", {"status": "retried"}),
+    ("chainsched_letter_resolved_when_decided", {"status": "acknowledged"}),
+]
+
+
+def refusing(name: str) -> Any:
+    """The refusal of a named constraint; SQLite names checks but only the column of a broken uniqueness."""
+    return pytest.raises(IntegrityError, match=name)
+
+
+@pytest.mark.parametrize(("constraint", "columns"), GROUPS)
+def test_a_group_that_must_not_be(constraint, columns, world):
+    with refusing(constraint), transaction.atomic():
+        ManifestGroup.objects.create(**{"name": "other", **columns})
+
+
+@pytest.mark.parametrize(("constraint", "columns"), MANIFESTS)
+def test_a_manifest_that_must_not_be(constraint, columns, world):
+    with refusing(constraint), transaction.atomic():
+        world.make_manifest(**columns)
+
+
+@pytest.mark.parametrize(
+    ("constraint", "columns"),
+    [
+        ("chainsched_manifest_parent_only_dependents", {}),
+        ("chainsched_manifest_parent_only_dependents", INTERVAL),
+        ("chainsched_manifest_parent_only_dependents", CRON),
+    ],
+)
+def test_only_a_dependent_has_a_parent(constraint, columns, world):
+    with refusing(constraint), transaction.atomic():
+        world.make_manifest(depends_on=world.manifest, **columns)
+
+
+def test_no_manifest_is_its_own_parent(world):
+    child = world.make_manifest(**DEPENDENT)
+    with refusing("chainsched_manifest_not_own_parent"), transaction.atomic():
+        Manifest.objects.filter(pk=child.pk).update(depends_on=child)
+
+
+@pytest.mark.parametrize(("constraint", "columns"), ROWS)
+def test_a_queue_row_that_must_not_be(constraint, columns, world):
+    with refusing(constraint), transaction.atomic():
+        world.make_row(**columns)
+
+
+@pytest.mark.parametrize(("constraint", "columns"), EXECUTIONS)
+def test_an_execution_that_must_not_be(constraint, columns, world):
+    with refusing(constraint), transaction.atomic():
+        world.make_execution(**columns)
+
+
+@pytest.mark.parametrize(("constraint", "columns"), LETTERS)
+def test_a_letter_that_must_not_be(constraint, columns, world):
+    with refusing(constraint), transaction.atomic():
+        world.make_letter(**columns)
+
+
+def test_a_state_is_never_covered_beyond_what_it_is_due_for(world):
+    ManifestState.objects.create(manifest=world.manifest, due_execution=5, covered_execution=5)
+    with refusing("chainsched_state_due_not_behind"), transaction.atomic():
+        ManifestState.objects.update(covered_execution=6)
+
+
+def one_of_a_kind(name: str, *, column: str) -> Any:
+    return refusing(name if connection.vendor == "postgresql" else column)
+
+
+@pytest.mark.parametrize("second", ["queued"])
+def test_a_manifest_has_one_queued_row(second, world):
+    world.make_row()
+    with one_of_a_kind("chainsched_queue_one_per_manifest", column="manifest_id"), transaction.atomic():
+        world.make_row(status=second)
+
+
+@pytest.mark.parametrize("first", ["pending", "in_progress"])
+@pytest.mark.parametrize("second", ["pending", "in_progress"])
+def test_a_manifest_has_one_active_execution(first, second, world):
+    world.make_execution(state=first)
+    with one_of_a_kind("chainsched_execution_one_active", column="manifest_id"), transaction.atomic():
+        world.make_execution(state=second)
+
+
+def test_a_manifest_has_one_awaiting_letter(world):
+    world.make_letter()
+    with one_of_a_kind("chainsched_letter_one_awaiting", column="manifest_id"), transaction.atomic():
+        world.make_letter()
+
+
+def test_a_manifest_has_one_state(world):
+    ManifestState.objects.create(manifest=world.manifest)
+    with one_of_a_kind("chainsched_manifeststate_pkey", column="manifest_id"), transaction.atomic():
+        ManifestState.objects.create(manifest=world.manifest)
+
+
+def test_public_ids_are_unique(world):
+    same = uuid.uuid4()
+    world.make_execution(external_id=same)
+    with refusing("external_id"), transaction.atomic():
+        world.make_execution(external_id=same, manifest=None)
+    process = {"external_id": same, "kind": "worker", "host": "a", "pid": 1, "started_at": NOW, "heartbeat_at": NOW}
+    Process.objects.create(**process)
+    with refusing("external_id"), transaction.atomic():
+        Process.objects.create(**process)
+
+
+def test_what_is_over_and_what_has_no_manifest_is_not_counted(world):
+    world.make_row()
+    world.make_row(status="cancelled")
+    world.make_row(status="dispatched", execution_id=1)
+    for _ in range(2):
+        world.make_row(manifest=None)
+        world.make_execution(manifest=None)
+        world.make_letter(manifest=None)
+        world.make_execution(state="completed", ended_at=NOW)
+        world.make_letter(status="acknowledged", resolved_at=NOW)
+    world.make_execution()
+    world.make_letter()
+    assert (WorkQueue.objects.count(), Metadata.objects.count(), DeadLetter.objects.count()) == (5, 5, 5)
+
+
+@pytest.mark.parametrize("columns", [CRON, INTERVAL, ONCE, DEPENDENT, {}, {"priority": 31}, {"retry_multiplier": 1}])
+def test_every_sound_shape_is_taken(columns, world):
+    assert world.make_manifest(**columns).pk
+
+
+def test_a_parent_that_goes_leaves_its_dependent_without_one(world):
+    child = world.make_manifest(depends_on=world.manifest, **DEPENDENT)
+    world.manifest.delete()
+    child.refresh_from_db()
+    assert child.depends_on_id is None
+
+
+def test_a_row_outlives_the_manifest_it_names(world):
+    row, run, letter = world.make_row(), world.make_execution(), world.make_letter()
+    manifest_id = world.manifest.pk
+    world.manifest.delete()
+    for kept in (row, run, letter):
+        kept.refresh_from_db()
+        assert kept.manifest_id == manifest_id
+
+
+def test_a_group_with_members_cannot_go(world):
+    with pytest.raises(models.ProtectedError):
+        world.group.delete()
+
+
+def test_a_loop_has_one_row(world):
+    Loop.objects.create(name="spare")
+    with one_of_a_kind("chainsched_loop_pkey", column="name"), transaction.atomic():
+        Loop.objects.create(name="spare")
+
+
+def test_every_named_constraint_is_tried_here():
+    tables = [*GROUPS, *MANIFESTS, *ROWS, *EXECUTIONS, *LETTERS]
+    named = {name for name, _ in tables if name.startswith("chainsched_")} - set(EITHER.values())
+    tried = named | {
+        *EITHER,
+        "chainsched_manifest_not_own_parent",
+        "chainsched_state_due_not_behind",
+        "chainsched_queue_one_per_manifest",
+        "chainsched_execution_one_active",
+        "chainsched_letter_one_awaiting",
+    }
+    declared = {
+        constraint.name
+        for model in apps.get_app_config("chainsched").get_models()
+        for constraint in model._meta.constraints
+    }
+    assert declared == tried

@@ -1,0 +1,305 @@
+"""The house rules of DESIGN §3 and STYLE.md, read from the source: who imports whom, who writes what."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "chainsched"
+
+# From the bottom up; a module may import its own layer and those before it.
+LAYERS: list[set[str]] = [
+    {"exceptions"},
+    {"domain"},
+    {"registry", "scope", "conf", "signals"},
+    {"models"},
+    {"flow", "migrations"},
+    {"servers"},
+    {"runtime", "api"},
+    {"management", "admin", "contrib", "testing"},
+    {"apps", "checks"},
+]
+RANKS = {name: rank for rank, names in enumerate(LAYERS) for name in names}
+
+CLOCKS = {"now", "utcnow", "today", "time", "monotonic", "perf_counter", "time_ns"}
+IMPURE_MODULES = {"django", "logging", "random", "time", "secrets", "os", "socket", "threading", "warnings"}
+BANNED_NAMES = {"import_string", "mark_safe", "csrf_exempt", "eval", "exec"}
+BANNED_MODULES = {"pickle", "marshal", "shelve", "cPickle", "dill"}
+
+MAX_MODULE_LINES = 300
+MAX_FUNCTION_LINES = 40
+
+FLOW_WITHOUT_STAGE = {"chainsched/flow/__init__.py", "chainsched/flow/transact.py"}
+
+
+@dataclass(frozen=True)
+class Module:
+    """A source file of the package."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return self.path.relative_to(ROOT).as_posix()
+
+    @property
+    def layer(self) -> str:
+        parts = self.path.relative_to(PACKAGE).with_suffix("").parts
+        return parts[0]
+
+    @cached_property
+    def source(self) -> str:
+        return self.path.read_text(encoding="utf-8")
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.source, filename=self.name)
+
+    @property
+    def is_written_by_hand(self) -> bool:
+        return not (self.layer == "migrations" and self.path.name[0].isdigit())
+
+
+MODULES = [Module(path) for path in sorted(PACKAGE.rglob("*.py"))]
+BY_HAND = [module for module in MODULES if module.is_written_by_hand]
+
+
+def each(modules: list[Module]) -> pytest.MarkDecorator:
+    """One case a module."""
+    return pytest.mark.parametrize("module", [pytest.param(module, id=module.name) for module in modules])
+
+
+def imports(tree: ast.AST) -> Iterator[tuple[str, ast.stmt]]:
+    """Every imported name, dotted and in full, wherever in the file it is imported."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, node
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: relative import"
+            for alias in node.names:
+                yield f"{node.module}.{alias.name}", node
+
+
+def layer_of(imported: str) -> str | None:
+    """The layer an import reaches into; None for what is not ours. The package itself re-exports from ``flow``."""
+    parts = imported.split(".")
+    if parts[0] != "chainsched":
+        return None
+    return parts[1] if len(parts) > 1 and parts[1] in RANKS else "apps"
+
+
+def inner_functions(module: Module) -> set[ast.stmt]:
+    """The statements inside function bodies."""
+    return {
+        statement
+        for function in ast.walk(module.tree)
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for statement in ast.walk(function)
+        if isinstance(statement, ast.stmt) and statement is not function
+    }
+
+
+def is_convenience(module: Module, layer: str, statement: ast.stmt) -> bool:
+    """A method of a model may import the API inside its body."""
+    return module.layer == "models" and layer == "api" and statement in inner_functions(module)
+
+
+def calls(module: Module) -> Iterator[ast.Call]:
+    return (node for node in ast.walk(module.tree) if isinstance(node, ast.Call))
+
+
+def called_name(call: ast.Call) -> str:
+    if isinstance(call.func, ast.Attribute):
+        return call.func.attr
+    return call.func.id if isinstance(call.func, ast.Name) else ""
+
+
+def places(module: Module, nodes: list[ast.expr] | list[ast.stmt]) -> list[str]:
+    return [f"{module.name}:{node.lineno}" for node in nodes]
+
+
+def test_every_part_of_the_package_has_its_layer():
+    parts = {module.layer for module in MODULES} - {"__init__"}
+    assert parts <= set(RANKS), f"say in LAYERS where {parts - set(RANKS)} belongs"
+
+
+@each([module for module in MODULES if module.layer != "__init__"])
+def test_imports_point_down(module):
+    upward = [
+        f"{module.name}:{statement.lineno}: {module.layer} -> {imported}"
+        for imported, statement in imports(module.tree)
+        if (layer := layer_of(imported)) is not None
+        and RANKS[layer] > RANKS[module.layer]
+        and not is_convenience(module, layer, statement)
+    ]
+    assert not upward
+
+
+@each([module for module in MODULES if module.layer == "domain"])
+def test_the_domain_is_pure(module):
+    impure = [
+        f"{module.name}:{statement.lineno}: {imported}"
+        for imported, statement in imports(module.tree)
+        if imported.split(".")[0] in IMPURE_MODULES
+    ]
+    clocks = [
+        call
+        for call in calls(module)
+        if isinstance(call.func, ast.Attribute)
+        and call.func.attr in CLOCKS
+        and isinstance(call.func.value, ast.Name)
+        and call.func.value.id in {"datetime", "date", "time"}
+    ]
+    settings = [node for node in ast.walk(module.tree) if isinstance(node, ast.Name) and node.id == "settings"]
+    assert not impure
+    assert not places(module, list(clocks))
+    assert not places(module, list(settings))
+
+
+@each([module for module in MODULES if module.layer != "flow"])
+def test_transactions_live_in_flow(module):
+    found = [
+        node
+        for node in ast.walk(module.tree)
+        if (isinstance(node, ast.Attribute) and node.attr == "atomic")
+        or (isinstance(node, ast.Name) and node.id == "atomic")
+    ]
+    imported = [name for name, _ in imports(module.tree) if name.startswith("django.db.transaction")]
+    assert not places(module, list(found))
+    assert not imported
+
+
+@each([module for module in MODULES if module.layer != "models"])
+def test_locks_and_raw_sql_live_in_models(module):
+    raw = {"select_for_update", "cursor", "raw", "RawSQL", "extra", "executemany"}
+    assert not places(module, [call for call in calls(module) if called_name(call) in raw])
+
+
+@pytest.mark.parametrize(
+    ("model", "home"),
+    [("WorkQueue", "chainsched/flow/enqueue.py"), ("Metadata", "chainsched/flow/dispatch.py")],
+)
+def test_rows_are_born_in_one_place(model, home):
+    creators = {"insert", "create", "bulk_create", "get_or_create", "update_or_create"}
+    births = set()
+    for module in MODULES:
+        for call in calls(module):
+            named = [argument.id for argument in call.args if isinstance(argument, ast.Name)]
+            is_insert = called_name(call) == "insert" and named[:1] == [model]
+            is_create = called_name(call) in creators and f"{model}.objects" in ast.unparse(call.func)
+            is_instance = isinstance(call.func, ast.Name) and call.func.id == model
+            if is_insert or is_create or is_instance:
+                births.add(module.name)
+    assert births == {home}
+
+
+def test_the_alarm_is_written_in_one_place():
+    homes = {"chainsched/flow/arm.py", "chainsched/models/manifest_state.py"}
+    writers = {module.name for module in MODULES if any(_alarm_writes(module))}
+    assert writers == homes
+
+
+def _alarm_writes(module: Module) -> Iterator[ast.AST]:
+    """Where the module assigns ``next_run_at``, names it in a row to write, or passes it to a writing call."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Attribute) and node.attr == "next_run_at" and isinstance(node.ctx, ast.Store):
+            yield node
+        elif isinstance(node, ast.Dict):
+            for key, value in zip(node.keys, node.values, strict=True):
+                # A mapping from one name to another only reads.
+                if isinstance(key, ast.Constant) and key.value == "next_run_at" and not isinstance(value, ast.Constant):
+                    yield node
+        elif isinstance(node, ast.Call) and called_name(node) in {"update", "create", "ManifestState"}:
+            yield from (keyword for keyword in node.keywords if keyword.arg == "next_run_at")
+
+
+@each(BY_HAND)
+def test_every_module_says_what_it_is_for(module):
+    docstring = ast.get_docstring(module.tree)
+    assert docstring
+    assert docstring.splitlines()[0].rstrip().endswith((".", ":", "?"))
+
+
+@each(BY_HAND)
+def test_every_public_function_and_class_has_a_docstring(module):
+    public = [
+        node
+        for node in module.tree.body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        and not node.name.startswith("_")
+        and not any(ast.unparse(decorator) == "overload" for decorator in node.decorator_list)
+    ]
+    assert not [f"{module.name}:{node.lineno}: {node.name}" for node in public if not ast.get_docstring(node)]
+
+
+@each([module for module in MODULES if module.layer == "flow" and module.name not in FLOW_WITHOUT_STAGE])
+def test_a_stage_says_what_it_reads_writes_and_what_comes_next(module):
+    lines = (ast.get_docstring(module.tree) or "").splitlines()
+    starts = [line.partition(":")[0] for line in lines if ":" in line and not line.startswith(" ")]
+    assert [start for start in starts if start in {"Reads", "Writes", "Next"}] == ["Reads", "Writes", "Next"]
+
+
+@each(MODULES)
+def test_nothing_dangerous_is_used(module):
+    """No allow-list: what is named here is used nowhere."""
+    found = [
+        f"{module.name}:{statement.lineno}: {imported}"
+        for imported, statement in imports(module.tree)
+        if BANNED_MODULES & set(imported.split(".")) or imported.split(".")[-1] in BANNED_NAMES
+    ]
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Name) and node.id in BANNED_NAMES | BANNED_MODULES:
+            found.append(f"{module.name}:{node.lineno}: {node.id}")
+        elif isinstance(node, ast.Attribute) and node.attr in {"import_string", "mark_safe", "csrf_exempt"}:
+            found.append(f"{module.name}:{node.lineno}: {node.attr}")
+        elif isinstance(node, ast.Attribute) and ast.unparse(node) in {"yaml.load", "yaml.unsafe_load"}:
+            found.append(f"{module.name}:{node.lineno}: {ast.unparse(node)}")
+        elif isinstance(node, ast.keyword) and node.arg == "shell" and ast.unparse(node.value) != "False":
+            found.append(f"{module.name}:{node.value.lineno}: shell=True")
+    assert not found
+
+
+def test_what_has_grown_long_is_told(record_property, capsys):
+    """Not a failure: a list of what STYLE.md would split, printed with ``pytest -s`` and kept in the report."""
+    long_modules = [
+        f"{module.name}: {lines} lines"
+        for module in BY_HAND
+        if (lines := len(module.source.splitlines())) > MAX_MODULE_LINES
+    ]
+    long_functions = [
+        f"{module.name}:{node.lineno}: {node.name}, {lines} lines"
+        for module in BY_HAND
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (lines := (node.end_lineno or node.lineno) - node.lineno + 1) > MAX_FUNCTION_LINES
+    ]
+    record_property("long_modules", long_modules)
+    record_property("long_functions", long_functions)
+    with capsys.disabled():
+        for line in [*long_modules, *long_functions]:
+            print(f"\nlong: {line}", end="")  # noqa: T201 - the point of this test
+    assert MODULES
+
+
+@pytest.mark.parametrize(
+    ("source", "layer", "is_upward"),
+    [
+        ("from chainsched.models import Manifest", "flow", False),
+        ("from chainsched.flow.arm import arm", "models", True),
+        ("from chainsched.conf import get_config", "domain", True),
+        ("from chainsched import schedules", "flow", True),
+        ("from chainsched.runtime import poller", "api", False),
+        ("def f():\n    from chainsched.runtime import poller", "flow", True),
+        ("from django.db import models", "domain", False),
+    ],
+)
+def test_this_test_knows_up_from_down(source, layer, is_upward):
+    found = {layer_of(imported) for imported, _ in imports(ast.parse(source))} - {None}
+    assert any(RANKS[str(name)] > RANKS[layer] for name in found) is is_upward
