@@ -77,6 +77,14 @@ class InvalidWorkflow(ChainschedError, TypeError):
     """A function cannot serve as a workflow: its signature or its name does not fit."""
 
 
+class UnknownManifest(ChainschedError, LookupError):
+    """No manifest has this external id."""
+
+    def __init__(self, external_id: str) -> None:
+        self.external_id = external_id
+        super().__init__(f"There is no manifest {external_id!r}. `chainsched status` and the admin list them.")
+
+
 class ActivationError(ChainschedError, RuntimeError):
     """A dormant child cannot be activated from here; the message says why."""
 

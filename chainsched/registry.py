@@ -20,6 +20,8 @@ from chainsched.domain.run import RunContext
 from chainsched.exceptions import InvalidWorkflow, UnknownWorkflow
 
 F = TypeVar("F", bound=Callable[..., Any])
+# A decorated function, or the name that it is registered under.
+WorkflowRef = Callable[..., Any] | str
 
 NAME_MARK = "__chainsched_workflow__"
 MAX_NAME_LENGTH = 200
@@ -130,7 +132,7 @@ class Registry:
         except KeyError:
             raise UnknownWorkflow(name, known=self.names()) from None
 
-    def of(self, function: Callable[..., Any] | str) -> Workflow:
+    def of(self, function: WorkflowRef) -> Workflow:
         """The workflow behind a decorated function or a name."""
         if isinstance(function, str):
             return self.get(function)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 from pydantic import PydanticUndefinedAnnotation, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
@@ -13,6 +13,9 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from chainsched.exceptions import InvalidInput, InvalidWorkflow
 
 MAX_DEPTH = 50
+
+# Stands for "the input that the manifest has", where None is an input like any other.
+OWN_INPUT: Final = object()
 
 
 class InputType:

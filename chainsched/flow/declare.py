@@ -7,7 +7,7 @@ Next:   seed writes the declarations to rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, Unpack, cast
 
@@ -25,9 +25,7 @@ from chainsched.domain.declarations import (
 )
 from chainsched.domain.schedules import Schedule
 from chainsched.exceptions import ChainschedError, DeclarationError, InvalidInput, InvalidSchedule, UnknownWorkflow
-from chainsched.registry import registry
-
-WorkflowRef = Callable[..., Any] | str
+from chainsched.registry import WorkflowRef, registry
 
 MAX_UNNAMED_ITEMS = 100
 
@@ -64,12 +62,19 @@ class Batch:
     """A declared batch; ``items`` may be a callable, which is called when seeding and never at import."""
 
     workflow: WorkflowRef
-    name: str
+    name: str | None
     items: Items
     schedule: Schedule | None
     root: str | None
     needs_parents: bool
     options: DependentOptions
+    is_pruned: bool = True
+
+    def __post_init__(self) -> None:
+        try:
+            check_name("unnamed" if self.name is None else self.name)
+        except ValueError as error:
+            raise DeclarationError(f"The name of a batch {error}, or None (it is {self.name!r}).") from error
 
     @property
     def is_dynamic(self) -> bool:
@@ -77,7 +82,7 @@ class Batch:
 
     def expand(self) -> Iterator[Declaration]:
         items = list(self.items() if callable(self.items) else self.items)
-        if not self.name and "group" not in self.options and len(items) > MAX_UNNAMED_ITEMS:
+        if self.name is None and "group" not in self.options and len(items) > MAX_UNNAMED_ITEMS:
             raise DeclarationError(
                 f"An unnamed batch of {len(items)} items would make as many groups (at most {MAX_UNNAMED_ITEMS}). "
                 "Give the batch a name or a group."
@@ -87,7 +92,7 @@ class Batch:
     def _declare(self, item: ManifestItem) -> Declaration:
         if not isinstance(item, ManifestItem):
             raise DeclarationError(f"A batch is made of ManifestItem(id, input), not of {item!r}.")
-        external_id = f"{self.name}-{item.id}" if self.name else item.id
+        external_id = item.id if self.name is None else f"{self.name}-{item.id}"
         parent = item.depends_on or self.root
         if self.needs_parents and parent is None:
             raise DeclarationError(
@@ -103,7 +108,15 @@ class Batch:
         found = declaration(
             self.workflow, external_id, item.input, schedule=self.schedule, depends_on=parent, options=options
         )
-        return replace(found, batch=self.name)
+        return replace(found, batch=self.name or "")
+
+
+@dataclass(frozen=True, slots=True)
+class Unfolded:
+    """All declarations, and the batches that are kept whole, with the reason."""
+
+    declarations: Sequence[Declaration]
+    kept_batches: Mapping[str, str]
 
 
 class Schedules:
@@ -117,18 +130,30 @@ class Schedules:
         return not self._pending
 
     def schedule(
-        self, workflow: WorkflowRef, external_id: str, input: Any, schedule: Schedule, **options: Unpack[Options]
+        self, workflow: WorkflowRef, external_id: str, input: Any, schedule: Schedule | None, **options: Unpack[Options]
     ) -> Chain:
-        """Declare a manifest that runs on a schedule; the chain goes on from it."""
+        """Declare a manifest that runs on a schedule, or with None only when triggered; the chain goes on from it."""
         found = declaration(workflow, external_id, input, schedule=schedule, depends_on=None, options=options)
         self._pending.append(Single(found))
         return Chain(self, root=external_id, cursor=external_id)
 
     def schedule_many(
-        self, workflow: WorkflowRef, name: str, items: Items, schedule: Schedule, **options: Unpack[Options]
+        self,
+        workflow: WorkflowRef,
+        name: str | None,
+        items: Items,
+        schedule: Schedule | None,
+        *,
+        prune: bool = True,
+        **options: Unpack[Options],
     ) -> Chain:
-        """Declare a batch on one schedule. Its name is its group, and ``name-id`` each member's external id."""
-        self.add(Batch(workflow, name, _keep(items), schedule, root=None, needs_parents=False, options=_copy(options)))
+        """Declare a batch on one schedule. Its name is its group, and ``name-id`` each member's external id.
+
+        Without a name each item's id is its external id. A named batch is pruned by membership: what is no longer
+        in it is retired, unless ``prune`` is False.
+        """
+        batch = Batch(workflow, name, _keep(items), schedule, None, needs_parents=False, options=_copy(options))
+        self.add(replace(batch, is_pruned=prune))
         return Chain(self, root=None, cursor=None)
 
     def add(self, pending: Pending) -> None:
@@ -137,7 +162,19 @@ class Schedules:
 
     def expand(self) -> list[Declaration]:
         """Everything declared, with batches unfolded."""
-        return [found for pending in self._pending for found in pending.expand()]
+        return list(self.unfold().declarations)
+
+    def unfold(self) -> Unfolded:
+        """Everything declared, and the batches whose absent members must not be retired."""
+        declarations: list[Declaration] = []
+        kept: dict[str, str] = {}
+        for pending in self._pending:
+            found = list(pending.expand())
+            declarations += found
+            if isinstance(pending, Batch) and pending.name:
+                kept |= {} if found else {pending.name: "came out empty"}
+                kept |= {} if pending.is_pruned else {pending.name: "is declared with prune=False"}
+        return Unfolded(declarations, kept)
 
     def expand_static(self) -> tuple[list[Declaration], list[ChainschedError]]:
         """What is known without calling a project's code, and what is wrong with the rest; for checks."""
@@ -164,16 +201,23 @@ class Chain:
     cursor: str | None
 
     def schedule(
-        self, workflow: WorkflowRef, external_id: str, input: Any, schedule: Schedule, **options: Unpack[Options]
+        self, workflow: WorkflowRef, external_id: str, input: Any, schedule: Schedule | None, **options: Unpack[Options]
     ) -> Chain:
         """Begin anew: the manifest becomes root and cursor."""
         return self.schedules.schedule(workflow, external_id, input, schedule, **options)
 
     def schedule_many(
-        self, workflow: WorkflowRef, name: str, items: Items, schedule: Schedule, **options: Unpack[Options]
+        self,
+        workflow: WorkflowRef,
+        name: str | None,
+        items: Items,
+        schedule: Schedule | None,
+        *,
+        prune: bool = True,
+        **options: Unpack[Options],
     ) -> Chain:
         """Declare a batch; root and cursor are cleared."""
-        return self.schedules.schedule_many(workflow, name, items, schedule, **options)
+        return self.schedules.schedule_many(workflow, name, items, schedule, prune=prune, **options)
 
     def include(
         self, workflow: WorkflowRef, external_id: str, input: Any = None, **options: Unpack[DependentOptions]
@@ -188,16 +232,28 @@ class Chain:
         return self._dependent(workflow, external_id, input, self._need("then_include", self.cursor), options)
 
     def include_many(
-        self, workflow: WorkflowRef, name: str, items: Items, **options: Unpack[DependentOptions]
+        self,
+        workflow: WorkflowRef,
+        name: str | None,
+        items: Items,
+        *,
+        prune: bool = True,
+        **options: Unpack[DependentOptions],
     ) -> Chain:
         """Declare a batch of dependents; items that name no parent depend on the root. The cursor is cleared."""
-        return self._dependent_batch(workflow, name, items, root=self.root, options=options)
+        return self._dependent_batch(Batch(workflow, name, _keep(items), None, self.root, True, _copy(options), prune))
 
     def then_include_many(
-        self, workflow: WorkflowRef, name: str, items: Items, **options: Unpack[DependentOptions]
+        self,
+        workflow: WorkflowRef,
+        name: str | None,
+        items: Items,
+        *,
+        prune: bool = True,
+        **options: Unpack[DependentOptions],
     ) -> Chain:
         """Declare a batch of dependents that each name their parent. The cursor is cleared."""
-        return self._dependent_batch(workflow, name, items, root=None, options=options)
+        return self._dependent_batch(Batch(workflow, name, _keep(items), None, None, True, _copy(options), prune))
 
     def _dependent(
         self, workflow: WorkflowRef, external_id: str, input: Any, parent: str, options: DependentOptions
@@ -206,10 +262,7 @@ class Chain:
         self.schedules.add(Single(found))
         return replace(self, cursor=external_id)
 
-    def _dependent_batch(
-        self, workflow: WorkflowRef, name: str, items: Items, *, root: str | None, options: DependentOptions
-    ) -> Chain:
-        batch = Batch(workflow, name, _keep(items), None, root=root, needs_parents=True, options=_copy(options))
+    def _dependent_batch(self, batch: Batch) -> Chain:
         self.schedules.add(batch)
         return replace(self, cursor=None)
 

@@ -10,16 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 from chainsched.conf import get_config
 from chainsched.domain.capacity import assign_turns, effective_priority
+from chainsched.domain.inputs import OWN_INPUT
 from chainsched.domain.states import ScheduleType, Source
 from chainsched.flow import arm
 from chainsched.models import Loop, Manifest, Metadata, WorkQueue, bulk
 from chainsched.models.loop import DISPATCH
-
-OWN_INPUT: Final = object()
 
 
 @dataclass(frozen=True, slots=True)

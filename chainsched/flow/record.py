@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -18,7 +18,7 @@ from chainsched.conf import get_config
 from chainsched.domain import outcomes
 from chainsched.domain.outcomes import FailureType, Outcome
 from chainsched.domain.retry import RetryPolicy, Surrender, TryAgain, after_failure
-from chainsched.domain.states import ExecutionState, ScheduleType, Source
+from chainsched.domain.states import ACTIVE_STATES, ExecutionState, ScheduleType, Source, may_become
 from chainsched.flow.arm import arm
 from chainsched.flow.dependents import EdgesMoved, Ended, mark_due
 from chainsched.flow.enqueue import Lineage, Order, enqueue
@@ -140,12 +140,17 @@ def _manifest_ids(execution_ids: Collection[int]) -> list[int]:
     return [manifest_id for manifest_id in rows.values_list("manifest_id", flat=True) if manifest_id is not None]
 
 
-def _closable(execution_ids: Collection[int], *, by: Process | None) -> list[Metadata]:
-    """The executions that are still open and, if a process speaks, still its own: the fence."""
+def _closable(finished: Mapping[int, Finished], *, by: Process | None) -> list[Metadata]:
+    """The executions that may still end this way and, if a process speaks, are still its own: the fence."""
     if by is not None and not Process.objects.trusted().filter(pk=by.pk).exists():
         return []
-    rows = Metadata.objects.lock_in_progress(execution_ids)
-    return [row for row in rows if by is None or row.process_id == by.pk]
+    rows = Metadata.objects.lock_active(list(finished))
+    return [
+        row
+        for row in rows
+        if may_become(ExecutionState(row.state), target=finished[row.id].outcome.state)
+        and (by is None or row.process_id == by.pk)
+    ]
 
 
 def _judge(executions: Sequence[Metadata], finished: dict[int, Finished]) -> list[Verdict]:
@@ -157,6 +162,7 @@ def _load_manifests(manifest_ids: Collection[int]) -> dict[int, dict[str, Any]]:
     columns = (
         "id",
         "schedule_type",
+        "is_one_time",
         "max_retries",
         "retry_delay_seconds",
         "retry_multiplier",
@@ -167,7 +173,12 @@ def _load_manifests(manifest_ids: Collection[int]) -> dict[int, dict[str, Any]]:
 
 
 def _verdict(execution: Metadata, finished: Finished, manifest: dict[str, Any] | None) -> Verdict:
-    """Decide what follows. A run whose manifest was removed meanwhile ends without retry or letter."""
+    """Decide what follows. A run whose manifest was removed meanwhile ends without retry or letter.
+
+    So does one that was told to stop and broke off: somebody wanted it to end.
+    """
+    if execution.cancel_requested and finished.outcome.state is ExecutionState.FAILED:
+        finished = replace(finished, outcome=replace(finished.outcome, state=ExecutionState.CANCELLED))
     outcome = finished.outcome
     if manifest is None or outcome.state is not ExecutionState.FAILED:
         failures = 0 if manifest is None else manifest["state__consecutive_failures"]
@@ -206,7 +217,7 @@ def _write_states(verdicts: Sequence[Verdict], *, now: datetime) -> None:
         verdict.manifest["id"]
         for verdict in known
         if verdict.manifest
-        and verdict.manifest["schedule_type"] == ScheduleType.ONCE
+        and (verdict.manifest["schedule_type"] == ScheduleType.ONCE or verdict.manifest["is_one_time"])
         and verdict.state is not ExecutionState.FAILED
     ]
     if one_time:
@@ -262,21 +273,27 @@ def _retry(verdicts: Sequence[Verdict], *, now: datetime) -> None:
 
 
 def _close(verdicts: Sequence[Verdict], *, now: datetime) -> None:
-    rows = [
-        {
-            "id": verdict.execution.id,
-            "state": verdict.state,
-            "output": verdict.finished.outcome.output,
-            "started_at": verdict.execution.started_at or verdict.finished.started_at,
-            "ended_at": now,
-            "failure_type": verdict.finished.outcome.failure_type,
-            "failure_reason": verdict.finished.outcome.failure_reason,
-            "failure_traceback": verdict.finished.outcome.failure_traceback,
-            "failure_fingerprint": verdict.finished.outcome.failure_fingerprint,
-        }
-        for verdict in verdicts
-    ]
-    bulk.update(Metadata, rows, where={"state": ExecutionState.IN_PROGRESS})
+    rows = {
+        state: [_closed_row(verdict, now=now) for verdict in verdicts if verdict.execution.state == state]
+        for state in ACTIVE_STATES
+    }
+    for state, alike in rows.items():
+        bulk.update(Metadata, alike, where={"state": state})
+
+
+def _closed_row(verdict: Verdict, *, now: datetime) -> dict[str, Any]:
+    outcome = verdict.finished.outcome
+    return {
+        "id": verdict.execution.id,
+        "state": verdict.state,
+        "output": outcome.output,
+        "started_at": verdict.execution.started_at or verdict.finished.started_at,
+        "ended_at": now,
+        "failure_type": outcome.failure_type,
+        "failure_reason": outcome.failure_reason,
+        "failure_traceback": outcome.failure_traceback,
+        "failure_fingerprint": outcome.failure_fingerprint,
+    }
 
 
 def _bury(verdicts: Sequence[Verdict], *, now: datetime) -> None:

@@ -1,6 +1,6 @@
 """Stage 2 of 8: write declarations to rows.
 
-Reads:  what the code declares, and what is stored.
+Reads:  the plan, and the states of what it touches.
 Writes: groups, manifests and their states: only what differs, and only what the code states.
 Next:   the manager, when the alarms come.
 """
@@ -9,37 +9,55 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from chainsched.conf import get_config
-from chainsched.domain import graph
-from chainsched.domain.declarations import Declaration, merge_groups
+from chainsched.domain.declarations import Declaration
 from chainsched.domain.states import RunCondition, ScheduleType
-from chainsched.exceptions import DeclarationError
+from chainsched.exceptions import ChainschedError
 from chainsched.flow.arm import arm
 from chainsched.flow.declare import Schedules
+from chainsched.flow.plan import UNFINISHED, Change, Origin, Plan, chunks, plan, plan_rows
 from chainsched.flow.transact import transact
 from chainsched.models import Loop, Manifest, ManifestGroup, ManifestState, bulk
+from chainsched.models.facts import load_open_items
 from chainsched.models.loop import GRAPH
 
 logger = logging.getLogger(__name__)
 
-CHUNK = 1000
-# A change of these begins the schedule anew.
-SCHEDULE_COLUMNS = frozenset(
-    {"schedule_type", "cron_expression", "interval_seconds", "once_at", "timezone", "jitter_seconds", "exclusions"}
+MAX_TRIES = 5
+# A change of one of these makes the schedule begin anew.
+ARMING_COLUMNS = frozenset(
+    {
+        "schedule_type",
+        "cron_expression",
+        "interval_seconds",
+        "once_at",
+        "timezone",
+        "jitter_seconds",
+        "exclusions",
+        "is_enabled",
+        "depends_on",
+        "run_condition",
+        "retired_at",
+        "group",
+    }
 )
+
+
+class Raced(ChainschedError):
+    """Somebody else created one of the manifests meanwhile; the caller plans anew."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seeded:
-    """What seeding wrote, by external id."""
+    """What was written, by external id."""
 
     created: Sequence[str] = ()
     changed: Sequence[str] = ()
+    retired: Sequence[str] = ()
     unchanged: int = 0
 
 
@@ -49,122 +67,107 @@ def seed(schedules: Schedules, *, now: datetime) -> Seeded:
     Running it again writes nothing. The lock on the graph makes processes that start together take turns.
     """
     if schedules.is_empty:
+        logger.warning("No schedules are declared, so nothing is seeded and nothing is retired.")
         return Seeded()
+    return _until_settled(lambda: plan(schedules), holds_graph=True, now=now)
+
+
+def upsert(declarations: Sequence[Declaration], *, origin: Origin, now: datetime) -> Seeded:
+    """Write manifests at run time. The graph is locked only when an edge of it is involved."""
+    holds_graph = any(found.depends_on for found in declarations)
+    return _until_settled(lambda: plan_rows(declarations, origin=origin), holds_graph=holds_graph, now=now)
+
+
+def retire(manifest_ids: Sequence[int], *, now: datetime) -> list[int]:
+    """Retire what is not in the middle of a run: it is kept, with its history, and idle; returns whose it was."""
     with transact():
-        Loop.objects.hold(GRAPH, now=now)
-        declarations = _check_unique(schedules.expand())
-        stored = _load_stored(declarations)
-        rows = _plan(declarations, stored)
-        created = [row for row in rows if row["external_id"] not in stored]
-        changed = _differences(rows, stored)
-        created_ids = _create(created)
-        changed_ids = [stored[external_id]["id"] for external_id in changed]
-        _update(changed, stored)
-        _look_at_parents(created_ids, _reparented(changed, stored))
-        arm(created_ids, now=now)
-        _rearm(changed, stored, now=now)
-    seeded = Seeded(
-        created=[row["external_id"] for row in created],
-        changed=sorted(changed),
-        unchanged=len(rows) - len(created) - len(changed_ids),
-    )
-    logger.info(
-        "Seeded: %d created, %d changed, %d unchanged.", len(seeded.created), len(seeded.changed), seeded.unchanged
-    )
-    return seeded
+        locked = ManifestState.objects.lock_with_dependents(manifest_ids)
+        return _retire([id_ for id_ in manifest_ids if id_ in set(locked)], now=now)
 
 
-def _check_unique(declarations: Sequence[Declaration]) -> dict[str, Declaration]:
-    found: dict[str, Declaration] = {}
-    for declaration in declarations:
-        if declaration.external_id in found:
-            raise DeclarationError(
-                f"Manifest {declaration.external_id!r} is declared twice. External ids are unique; rename one.",
-                external_id=declaration.external_id,
-            )
-        found[declaration.external_id] = declaration
-    return found
+def _until_settled(make_plan: Callable[[], Plan], *, holds_graph: bool, now: datetime) -> Seeded:
+    for _ in range(MAX_TRIES):
+        try:
+            with transact():
+                if holds_graph:
+                    Loop.objects.hold(GRAPH, now=now)
+                return _apply(make_plan(), now=now)
+        except Raced:
+            logger.info("Manifests appeared while they were being written; looking again.")
+    raise Raced(f"Others created the same manifests {MAX_TRIES} times in a row; try again.")
 
 
-def _load_stored(declarations: Mapping[str, Declaration]) -> dict[str, dict[str, Any]]:
-    """The rows of what is declared and of the parents it names, by external id."""
-    parents = {found.depends_on for found in declarations.values() if found.depends_on}
-    wanted = sorted({*declarations, *parents})
-    return {
-        row["external_id"]: dict(row)
-        for chunk in _chunks(wanted)
-        for row in Manifest.objects.filter(external_id__in=chunk).values()
-    }
+def _apply(made: Plan, *, now: datetime) -> Seeded:
+    ManifestState.objects.lock(_touched_ids(made))
+    group_ids = _write_groups(made)
+    created = _create(made.created, group_ids)
+    _update(made, group_ids)
+    look_at_parents([*created, *_ids_in(made, made.reparented)])
+    _arm_all(created, now=now, is_fresh=False)
+    _arm_all(_ids_in(made, _to_arm(made)), now=now, is_fresh=True)
+    _arm_all(_dependents_of(_ids_in(made, _switched(made))), now=now, is_fresh=False)
+    retired = _retire(_ids_in(made, made.retired), now=now)
+    for warning in made.warnings:
+        logger.warning("%s", warning)
+    return _report(made, retired)
 
 
-def _plan(declarations: Mapping[str, Declaration], stored: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The rows as they should be, parents first; parents are named by external id until they have a row."""
-    parents = {external_id: found.depends_on for external_id, found in declarations.items()}
-    for child, parent in parents.items():
-        if parent is not None and parent not in declarations and parent not in stored:
-            raise DeclarationError(
-                f"Manifest {child!r} depends on {parent!r}, which is neither declared nor stored. "
-                "Declare the parent, or correct the name.",
-                external_id=child,
-            )
-    order = [name for name in graph.check_manifests(parents) if name in declarations]
-    graph.check_groups(_group_edges(declarations, stored))
-    known = {external_id: row["depth"] for external_id, row in stored.items() if external_id not in declarations}
-    depths = graph.depths(order, parents=parents, known=known, limit=get_config().max_job_depth)
-    groups = _seed_groups(merge_groups(declarations.values()))
+def _touched_ids(made: Plan) -> list[int]:
+    """Every state that may be looked at or written, so that one statement locks them all in id order."""
+    parents = {row["depends_on"] for row in made.created}
+    parents |= {made.changed[name]["depends_on"].new for name in made.reparented}
+    names = {*made.changed, *made.retired, *(name for name in parents if name in made.stored)}
+    own = _ids_in(made, sorted(names))
+    return sorted({*own, *_dependents_of(_ids_in(made, [*_switched(made), *made.retired]))})
+
+
+def _ids_in(made: Plan, external_ids: Iterable[str]) -> list[int]:
+    return [made.stored[external_id]["id"] for external_id in external_ids]
+
+
+def _to_arm(made: Plan) -> list[str]:
+    return [external_id for external_id, columns in made.changed.items() if ARMING_COLUMNS & columns.keys()]
+
+
+def _switched(made: Plan) -> list[str]:
+    """Those whose dependents start or stop with them."""
+    return [name for name, columns in made.changed.items() if {"is_enabled", "retired_at"} & columns.keys()]
+
+
+def _dependents_of(manifest_ids: Sequence[int]) -> list[int]:
     return [
-        _row(declarations[name], depth=depths[name], group_id=groups[declarations[name].group.name]) for name in order
+        id_
+        for part in chunks(manifest_ids)
+        for id_ in Manifest.objects.firing_after(list(part)).values_list("id", flat=True)
     ]
 
 
-def _group_edges(
-    declarations: Mapping[str, Declaration], stored: Mapping[str, Mapping[str, Any]]
-) -> Iterable[tuple[str, str]]:
-    stored_groups = dict(ManifestGroup.objects.values_list("id", "name"))
-    for found in declarations.values():
-        if found.depends_on is None:
-            continue
-        if found.depends_on in declarations:
-            yield declarations[found.depends_on].group.name, found.group.name
-        else:
-            yield stored_groups[stored[found.depends_on]["group_id"]], found.group.name
-
-
-def _row(found: Declaration, *, depth: int, group_id: int) -> dict[str, Any]:
+def _write_groups(made: Plan) -> dict[str, int]:
+    """Create missing groups, write what is stated and differs, and return the ids of those that are needed."""
+    for columns, names in _alike(made.new_groups).items():
+        rows = [{"name": name, **dict(columns)} for name in names]
+        for part in chunks(rows):
+            bulk.insert(ManifestGroup, part, skip_conflicts=True)
+    for name, changes in made.changed_groups.items():
+        ManifestGroup.objects.filter(name=name).update(**{column: change.new for column, change in changes.items()})
+    needed = {row["group"] for row in made.created}
+    needed |= {columns["group"].new for columns in made.changed.values() if "group" in columns}
     return {
-        "external_id": found.external_id,
-        "workflow": found.workflow,
-        "input": found.input,
-        "group_id": group_id,
-        "depends_on": found.depends_on,
-        "depth": depth,
-        "owner": get_config().owner,
-        "batch": found.batch,
-        "is_declared": True,
-        "retired_at": None,
-        **found.stated,
+        name: id_
+        for part in chunks(sorted(needed))
+        for name, id_ in ManifestGroup.objects.filter(name__in=part).values_list("name", "id")
     }
 
 
-def _seed_groups(stated: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
-    """Create missing groups, write what is stated and differs, and return the ids by name."""
-    existing = {row["name"]: row for chunk in _chunks(sorted(stated)) for row in _groups_named(chunk)}
-    missing = [name for name in sorted(stated) if name not in existing]
-    for chunk in _chunks(missing):
-        bulk.insert(ManifestGroup, [{"name": name} for name in chunk], skip_conflicts=True)
-        existing |= {row["name"]: row for row in _groups_named(chunk)}
-    for name, columns in stated.items():
-        differing = {column: value for column, value in columns.items() if existing[name][column] != value}
-        if differing:
-            ManifestGroup.objects.filter(name=name).update(**differing)
-    return {name: row["id"] for name, row in existing.items()}
+def _alike(groups: Mapping[str, Mapping[str, Any]]) -> dict[tuple[tuple[str, Any], ...], list[str]]:
+    """The names of groups by what is stated about them, for one statement each."""
+    alike: dict[tuple[tuple[str, Any], ...], list[str]] = defaultdict(list)
+    for name, stated in groups.items():
+        alike[tuple(sorted(stated.items()))].append(name)
+    return alike
 
 
-def _groups_named(names: Sequence[str]) -> Iterable[dict[str, Any]]:
-    return [dict(row) for row in ManifestGroup.objects.filter(name__in=names).values()]
-
-
-def _create(rows: Sequence[dict[str, Any]]) -> list[int]:
+def _create(rows: Sequence[dict[str, Any]], group_ids: Mapping[str, int]) -> list[int]:
     """Insert manifests level by level, so that parents have ids before their dependents need them."""
     levels: dict[tuple[int, frozenset[str]], list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
@@ -172,88 +175,88 @@ def _create(rows: Sequence[dict[str, Any]]) -> list[int]:
     created: list[int] = []
     for (depth, _), level in sorted(levels.items(), key=lambda entry: entry[0][0]):
         parent_ids = _ids_of({row["depends_on"] for row in level}) if depth else {}
-        for chunk in _chunks(level):
-            named = [_with_ids(row, parent_ids) for row in chunk]
-            created += [written["id"] for written in bulk.insert(Manifest, named)]
-    for ids in _chunks(created):
-        bulk.insert(ManifestState, [{"manifest": manifest_id} for manifest_id in ids], returning=("manifest",))
+        for part in chunks(level):
+            named = [_numbered(row, group_ids, parent_ids) for row in part]
+            written = bulk.insert(Manifest, named, skip_conflicts=True)
+            if len(written) < len(named):
+                raise Raced("a manifest of the same external id appeared")
+            created += [row["id"] for row in written]
+    for part in chunks(created):
+        bulk.insert(ManifestState, [{"manifest": id_} for id_ in part], returning=("manifest",))
     return created
 
 
-def _with_ids(row: Mapping[str, Any], parent_ids: Mapping[str, int]) -> dict[str, Any]:
-    """A row with its parent's and its group's ids under the names of the fields, columns in one order."""
-    named = {key: row[key] for key in sorted(row) if key not in ("depends_on", "group_id")}
-    parent = row["depends_on"]
-    return named | {"group": row["group_id"], "depends_on": None if parent is None else parent_ids[parent]}
+def _numbered(row: Mapping[str, Any], group_ids: Mapping[str, int], parent_ids: Mapping[str, int]) -> dict[str, Any]:
+    """The row with ids in place of names."""
+    numbered = dict(row)
+    if "group" in row:
+        numbered["group"] = group_ids[row["group"]]
+    if row.get("depends_on") is not None:
+        numbered["depends_on"] = parent_ids[row["depends_on"]]
+    return numbered
 
 
-def _ids_of(external_ids: set[str]) -> dict[str, int]:
+def _ids_of(external_ids: Iterable[str | None]) -> dict[str, int]:
     wanted = sorted(external_id for external_id in external_ids if external_id is not None)
     return {
-        external_id: manifest_id
-        for chunk in _chunks(wanted)
-        for external_id, manifest_id in Manifest.objects.filter(external_id__in=chunk).values_list("external_id", "id")
+        external_id: id_
+        for part in chunks(wanted)
+        for external_id, id_ in Manifest.objects.filter(external_id__in=part).values_list("external_id", "id")
     }
 
 
-def _differences(rows: Sequence[dict[str, Any]], stored: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """For each stored manifest that is declared otherwise, the columns that change."""
-    names = {row["id"]: external_id for external_id, row in stored.items()}
-    changed = {}
-    for row in rows:
-        if row["external_id"] in stored:
-            old = dict(stored[row["external_id"]])
-            old["depends_on"] = names.get(old.pop("depends_on_id"))
-            differing = {column: value for column, value in row.items() if old[column] != value}
-            if differing:
-                changed[row["external_id"]] = differing
-    return changed
+def _update(made: Plan, group_ids: Mapping[str, int]) -> None:
+    """Write the changes, rows that change the same columns together; then the depth of what hangs below."""
+    parent_ids = _ids_of(made.changed[name]["depends_on"].new for name in made.reparented)
+    alike: dict[frozenset[str], list[dict[str, Any]]] = defaultdict(list)
+    for external_id, columns in made.changed.items():
+        new = {column: change.new for column, change in columns.items()}
+        row = {"id": made.stored[external_id]["id"], **_numbered(new, group_ids, parent_ids)}
+        alike[frozenset(row)].append(row)
+    for rows in alike.values():
+        for part in chunks(rows):
+            bulk.update(Manifest, part)
+    moved = [name for name, columns in made.changed.items() if "depth" in columns]
+    _deepen({made.stored[name]["id"]: _new_depth(made.changed[name]) for name in moved})
 
 
-def _update(changed: Mapping[str, Mapping[str, Any]], stored: Mapping[str, Mapping[str, Any]]) -> None:
-    """Write the changes, rows that change the same columns together."""
-    if not changed:
-        return
-    ManifestState.objects.lock([stored[external_id]["id"] for external_id in changed])
-    parent_ids = _ids_of({columns["depends_on"] for columns in changed.values() if "depends_on" in columns})
-    by_columns: dict[frozenset[str], list[dict[str, Any]]] = defaultdict(list)
-    for external_id, columns in changed.items():
-        row = {"id": stored[external_id]["id"]} | {column: columns[column] for column in sorted(columns)}
-        if "group_id" in row:
-            row["group"] = row.pop("group_id")
-        if row.get("depends_on") is not None:
-            row["depends_on"] = parent_ids[columns["depends_on"]]
-        by_columns[frozenset(row)].append(row)
-    for rows in by_columns.values():
-        for chunk in _chunks(rows):
-            bulk.update(Manifest, chunk)
+def _new_depth(columns: Mapping[str, Change]) -> int:
+    depth: int = columns["depth"].new
+    return depth
 
 
-def _reparented(changed: Mapping[str, Mapping[str, Any]], stored: Mapping[str, Mapping[str, Any]]) -> list[int]:
-    return [stored[external_id]["id"] for external_id, columns in changed.items() if "depends_on" in columns]
+def _deepen(depths: Mapping[int, int]) -> None:
+    """Let the depth of everything below follow that of its ancestors, level by level."""
+    while depths:
+        below = Manifest.objects.filter(depends_on__in=list(depths)).values_list("id", "depends_on_id", "depth")
+        wrong = {id_: depths[parent] + 1 for id_, parent, depth in below if depth != depths[parent] + 1}
+        bulk.update(Manifest, [{"id": id_, "depth": depth} for id_, depth in wrong.items()])
+        depths = wrong
 
 
-def _look_at_parents(created: Sequence[int], reparented: Sequence[int]) -> None:
+def look_at_parents(manifest_ids: Sequence[int]) -> None:
     """Let a dependent that is new, or has a new parent, be due if that parent succeeded after its own last success.
 
-    Only here are times compared; from then on executions are counted.
+    One that runs once waits for a later outcome. Only here are times compared; from then on executions are counted.
+    The parents' states are locked.
     """
-    rows = []
-    for chunk in _chunks([*created, *reparented]):
-        rows += [_first_numbers(row) for row in _with_parents(chunk)]
-    for chunk in _chunks(rows):
-        bulk.update(ManifestState, chunk, key="manifest")
+    for part in chunks(manifest_ids):
+        rows = [_first_numbers(row) for row in _with_parents(part)]
+        bulk.update(ManifestState, rows, key="manifest")
+        freed = set(part) - {row["manifest"] for row in rows}
+        ManifestState.objects.filter(manifest__in=freed, due_execution__gt=0).update(
+            due_execution=0, covered_execution=0
+        )
 
 
-def _with_parents(manifest_ids: Sequence[int]) -> Iterable[dict[str, Any]]:
+def _with_parents(manifest_ids: Sequence[int]) -> list[dict[str, Any]]:
     dependents = Manifest.objects.filter(
         id__in=manifest_ids, schedule_type=ScheduleType.DEPENDENT, depends_on__isnull=False
     )
-    parent_ids = list(dependents.values_list("depends_on_id", flat=True))
-    ManifestState.objects.lock(parent_ids)
     columns = (
         "id",
         "run_condition",
+        "is_one_time",
         "state__last_successful_run",
         "depends_on__state__last_successful_run",
         "depends_on__state__succeeded_execution",
@@ -264,6 +267,9 @@ def _with_parents(manifest_ids: Sequence[int]) -> Iterable[dict[str, Any]]:
 
 
 def _first_numbers(row: Mapping[str, Any]) -> dict[str, Any]:
+    if row["is_one_time"]:
+        present = row["depends_on__state__finished_execution"]
+        return {"manifest": row["id"], "due_execution": present, "covered_execution": present}
     newest = {
         RunCondition.SUCCESS: row["depends_on__state__succeeded_execution"],
         RunCondition.FAILURE: row["depends_on__state__dead_lettered_execution"],
@@ -274,20 +280,36 @@ def _first_numbers(row: Mapping[str, Any]) -> dict[str, Any]:
     return {"manifest": row["id"], "due_execution": newest, "covered_execution": 0 if is_behind else newest}
 
 
-def _rearm(changed: Mapping[str, Mapping[str, Any]], stored: Mapping[str, Mapping[str, Any]], *, now: datetime) -> None:
-    """A changed schedule begins now and makes up for nothing; other changes leave a running wait as it is."""
-    ids = {external_id: stored[external_id]["id"] for external_id in changed}
-    fresh = [ids[external_id] for external_id, columns in changed.items() if SCHEDULE_COLUMNS & columns.keys()]
-    others = [
-        ids[external_id]
-        for external_id, columns in changed.items()
-        if not SCHEDULE_COLUMNS & columns.keys() and {"is_enabled", "depends_on", "retired_at"} & columns.keys()
-    ]
-    for manifest_ids in _chunks(fresh):
-        arm(manifest_ids, now=now, is_fresh=True)
-    for manifest_ids in _chunks(others):
-        arm(manifest_ids, now=now, is_fresh=True)
+def _retire(manifest_ids: Sequence[int], *, now: datetime) -> list[int]:
+    """Retire those that nothing unfinished holds; their states, and their dependents', are locked."""
+    retired: list[int] = []
+    for part in chunks(manifest_ids):
+        busy = {id_ for id_, item in load_open_items(part).items() if item in UNFINISHED}
+        idle = [id_ for id_ in part if id_ not in busy]
+        Manifest.objects.filter(id__in=idle, retired_at__isnull=True).update(retired_at=now)
+        retired += idle
+    _arm_all([*retired, *_dependents_of(retired)], now=now, is_fresh=False)
+    return retired
 
 
-def _chunks(items: Sequence[Any]) -> Iterable[Sequence[Any]]:
-    return (items[start : start + CHUNK] for start in range(0, len(items), CHUNK))
+def _arm_all(manifest_ids: Sequence[int], *, now: datetime, is_fresh: bool) -> None:
+    for part in chunks(manifest_ids):
+        arm(part, now=now, is_fresh=is_fresh)
+
+
+def _report(made: Plan, retired: Sequence[int]) -> Seeded:
+    names = {made.stored[name]["id"]: name for name in made.retired}
+    seeded = Seeded(
+        created=[row["external_id"] for row in made.created],
+        changed=sorted(made.changed),
+        retired=sorted(names[id_] for id_ in retired),
+        unchanged=made.unchanged,
+    )
+    logger.info(
+        "Seeded: %d created, %d changed, %d retired, %d unchanged.",
+        len(seeded.created),
+        len(seeded.changed),
+        len(seeded.retired),
+        seeded.unchanged,
+    )
+    return seeded

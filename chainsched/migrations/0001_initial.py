@@ -70,6 +70,7 @@ class Migration(migrations.Migration):
                 ('batch', models.CharField(blank=True, default='', help_text='The named batch it is a member of.', max_length=200)),
                 ('is_declared', models.BooleanField(default=False, help_text='Declared in code, not made at run time.')),
                 ('retired_at', models.DateTimeField(blank=True, help_text='When its declaration disappeared.', null=True)),
+                ('is_one_time', models.BooleanField(default=False, help_text='Runs for one outcome of its parent and is then done.')),
                 ('done_at', models.DateTimeField(blank=True, help_text='When a one-time manifest had its run.', null=True)),
                 ('depends_on', models.ForeignKey(blank=True, help_text='The manifest whose outcome it runs after.', null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='dependents', to='chainsched.manifest')),
                 ('group', models.ForeignKey(help_text='Limits and switches it shares.', on_delete=django.db.models.deletion.PROTECT, related_name='manifests', to='chainsched.manifestgroup')),

@@ -8,12 +8,16 @@ from django.db import connections
 
 from chainsched.conf import get_config
 
+_stopped_at: datetime | None = None
+
 
 def database_now() -> datetime:
     """The present time by the database's clock, aware, in UTC.
 
     SQLite lives in this process, so its clock is the host's.
     """
+    if _stopped_at is not None:
+        return _stopped_at
     connection = connections[get_config().database]
     if connection.vendor == "sqlite":
         return datetime.now(UTC)
@@ -21,3 +25,9 @@ def database_now() -> datetime:
         cursor.execute("SELECT clock_timestamp()")
         now: datetime = cursor.fetchone()[0]
     return now.astimezone(UTC)
+
+
+def stop_clock(at: datetime | None) -> None:
+    """For tests: let it be this time in the whole process until told otherwise; None lets the clock run again."""
+    global _stopped_at  # noqa: PLW0603 - one process, one clock
+    _stopped_at = at

@@ -36,6 +36,7 @@ _COLUMNS = {
     "is_done": "manifest__done_at",
     "parent_id": "manifest__depends_on_id",
     "is_parent_enabled": "manifest__depends_on__is_enabled",
+    "parent_retired_at": "manifest__depends_on__retired_at",
     "next_run_at": "next_run_at",
     "trigger_at": "trigger_at",
     "due_execution": "due_execution",
@@ -83,5 +84,6 @@ def _facts(row: dict[str, Any], config: Config) -> Facts:
     row["misfire_threshold"] = timedelta(seconds=config.misfire_threshold if threshold is None else threshold)
     row["is_retired"] = row["is_retired"] is not None
     row["is_done"] = row["is_done"] is not None
-    row["is_parent_enabled"] = bool(row["is_parent_enabled"])
+    is_parent_retired = row.pop("parent_retired_at") is not None
+    row["is_parent_enabled"] = bool(row["is_parent_enabled"]) and not is_parent_retired
     return Facts(**row)

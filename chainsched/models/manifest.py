@@ -14,6 +14,7 @@ from django.db.models import Q
 
 from chainsched.domain.states import MisfirePolicy, RunCondition, ScheduleType
 from chainsched.models.base import PinnedManager, choices, one_of, values
+from chainsched.models.doors import ManifestActions, ManifestScheduling
 from chainsched.models.manifest_group import ManifestGroup
 
 if TYPE_CHECKING:
@@ -37,6 +38,13 @@ class ManifestQuerySet(models.QuerySet["Manifest"]):
         return self.filter(depends_on__in=parent_ids, schedule_type=ScheduleType.DEPENDENT)
 
 
+_ReadingManager = PinnedManager.from_queryset(ManifestQuerySet)
+
+
+class ManifestManager(ManifestScheduling, _ReadingManager["Manifest"]):
+    """Finds manifests, and creates and changes them at run time."""
+
+
 def _shape(schedule_type: ScheduleType) -> Q:
     """The columns that a schedule type fills; all others stay empty."""
     return Q(
@@ -54,7 +62,7 @@ def _shapes() -> Q:
     return shapes
 
 
-class Manifest(models.Model):
+class Manifest(ManifestActions, models.Model):
     """The definition of a job."""
 
     external_id = models.CharField(max_length=200, unique=True, help_text="The name people and code know it by.")
@@ -145,9 +153,10 @@ class Manifest(models.Model):
     batch = models.CharField(max_length=200, blank=True, default="", help_text="The named batch it is a member of.")
     is_declared = models.BooleanField(default=False, help_text="Declared in code, not made at run time.")
     retired_at = models.DateTimeField(null=True, blank=True, help_text="When its declaration disappeared.")
+    is_one_time = models.BooleanField(default=False, help_text="Runs for one outcome of its parent and is then done.")
     done_at = models.DateTimeField(null=True, blank=True, help_text="When a one-time manifest had its run.")
 
-    objects = PinnedManager.from_queryset(ManifestQuerySet)()
+    objects = ManifestManager()
 
     if TYPE_CHECKING:
         id: int

@@ -7,6 +7,7 @@ from django.db import models
 from django.db.models import Q
 
 from chainsched.models.base import PinnedManager
+from chainsched.models.doors import GroupActions
 
 
 class ManifestGroupQuerySet(models.QuerySet["ManifestGroup"]):
@@ -20,7 +21,7 @@ class ManifestGroupQuerySet(models.QuerySet["ManifestGroup"]):
         return self.filter(Q(is_enabled=False) | Q(max_active_jobs__isnull=False))
 
 
-class ManifestGroup(models.Model):
+class ManifestGroup(GroupActions, models.Model):
     """A named set of manifests with its own limit, priority and switch."""
 
     name = models.CharField(max_length=200, unique=True, help_text="The name declarations refer to the group by.")

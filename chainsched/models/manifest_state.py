@@ -64,6 +64,12 @@ class ManifestStateQuerySet(models.QuerySet["ManifestState"]):
         armed = self.filter(next_run_at__isnull=False).order_by("next_run_at")
         return armed.values_list("next_run_at", flat=True).first()
 
+    def forget_wishes(self, manifest_ids: Collection[int]) -> int:
+        """Drop wishes that wait for a run to end."""
+        return self.filter(manifest__in=manifest_ids, trigger_at__isnull=False).update(
+            trigger_at=None, trigger_input=None
+        )
+
     def spend(self, manifest_ids: Iterable[int], *, now: datetime) -> int:
         """Note that a queue row was opened: the alarm is off, and what it was due for is covered."""
         return self.filter(manifest__in=list(manifest_ids)).update(

@@ -71,9 +71,9 @@ class MetadataQuerySet(models.QuerySet["Metadata"]):
         )
         return unstarted.update(state=ExecutionState.PENDING, process=None, claimed_at=None)
 
-    def lock_in_progress(self, execution_ids: Collection[int]) -> list[Metadata]:
+    def lock_active(self, execution_ids: Collection[int]) -> list[Metadata]:
         """Lock the rows that can still be ended, in id order."""
-        rows = self.in_progress().filter(id__in=execution_ids).order_by("id")
+        rows = self.active().filter(id__in=execution_ids).order_by("id")
         return list(rows.select_for_update(no_key=True))
 
     def delete(self) -> NoReturn:

@@ -52,6 +52,16 @@ class WorkQueueQuerySet(models.QuerySet["WorkQueue"]):
             cursor.execute(sql, [parameter])
             return {(group_id, priority): turn for group_id, priority, turn in cursor.fetchall() if turn is not None}
 
+    def bring_forward(self, manifest_ids: Collection[int]) -> set[int]:
+        """Let waiting rows go at once, as a person asks; says whose still waited."""
+        rows = [{"manifest": id_, "not_before": None, "source": Source.TRIGGER} for id_ in manifest_ids]
+        return set(bulk.update(WorkQueue, rows, key="manifest", where={"status": QueueStatus.QUEUED}))
+
+    def cancel_queued(self, manifest_ids: Collection[int], *, reason: str) -> list[int]:
+        """Cancel waiting rows; says whose still waited."""
+        rows = [{"manifest": id_, "status": QueueStatus.CANCELLED, "cancel_reason": reason} for id_ in manifest_ids]
+        return bulk.update(WorkQueue, rows, key="manifest", where={"status": QueueStatus.QUEUED})
+
     def move_to_newer_parent(self, lineages: Sequence[bulk.Row]) -> list[int]:
         """Give dependents' rows that wait for their first attempt a newer parent; says whose were moved."""
         expected = {"status": QueueStatus.QUEUED, "source": Source.DEPENDENCY, "attempt": 1}

@@ -74,7 +74,7 @@ def batches_three_deep(start: Schedules) -> None:
 
 
 def batch_below_a_root(start: Schedules) -> None:
-    start.schedule(ping, "extract-all", None, HOURLY).include_many(ping, "", items("load-0", "load-1"))
+    start.schedule(ping, "extract-all", None, HOURLY).include_many(ping, None, items("load-0", "load-1"))
 
 
 def batch_with_own_and_root_parents(start: Schedules) -> None:
@@ -290,7 +290,7 @@ def test_the_options_of_a_batch_hold_for_all_and_those_of_an_item_win(schedules)
 
 
 def test_an_unnamed_batch_takes_ids_as_they_are_and_each_has_its_group(schedules):
-    schedules.schedule_many(ping, "", items("a", "b"), HOURLY)
+    schedules.schedule_many(ping, None, items("a", "b"), HOURLY)
     assert {name: found.group.name for name, found in by_id(schedules).items()} == {"a": "a", "b": "b"}
 
 
@@ -303,7 +303,7 @@ def test_an_unnamed_batch_takes_ids_as_they_are_and_each_has_its_group(schedules
     ],
 )
 def test_a_large_unnamed_batch_needs_a_group(count, options, is_refused, schedules):
-    schedules.schedule_many(ping, "", items(*map(str, range(count))), HOURLY, **options)
+    schedules.schedule_many(ping, None, items(*map(str, range(count))), HOURLY, **options)
     if is_refused:
         with pytest.raises(DeclarationError, match="name or a group"):
             schedules.expand()

@@ -8,7 +8,7 @@ from chainsched.exceptions import ActivationError, InvalidInput, ProcessLost
 from chainsched.flow.activate import activate
 from chainsched.models import Process, WorkQueue
 from chainsched.registry import registry
-from tests.drive import Drive, executions_of, manifest
+from tests.drive import executions_of, manifest, new_bench
 from tests.factories import make_execution
 from tests.testapp import workflows
 
@@ -16,18 +16,19 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
-def drive() -> Drive:
-    return Drive()
+def bench():
+    with new_bench() as bench:
+        yield bench
 
 
 @pytest.fixture
-def family(drive):
-    chain = drive.schedules.schedule(workflows.activate_copy, "parent", None, Every.hours(1))
+def family(bench):
+    chain = bench.schedules.schedule(workflows.activate_copy, "parent", None, Every.hours(1))
     chain.include(workflows.copy, "child", workflows.Slice("declared"), dormant=True)
     chain.include(workflows.ping, "awake")
-    drive.schedules.schedule(workflows.ping, "stranger", None, Every.hours(1), enabled=False)
-    drive.seed()
-    return drive
+    bench.schedules.schedule(workflows.ping, "stranger", None, Every.hours(1), enabled=False)
+    bench.seed()
+    return bench
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def call(run, activations, *, parent="parent", process_id=None):
 
 
 def test_a_run_wakes_its_child_with_the_input_of_the_moment(family):
-    family.settle()
+    family.drain()
     parent, child = executions_of("parent")[0], executions_of("child")[0]
     assert parent.output is True
     assert child.input == {"table": "runtime", "size": 7}
@@ -55,12 +56,12 @@ def test_a_run_wakes_its_child_with_the_input_of_the_moment(family):
     assert (child.parent_execution_id, child.root_execution_id, child.priority) == (parent.id, parent.id, 16)
 
 
-def test_no_turn_queues_a_dormant_child(drive):
-    drive.schedules.schedule(workflows.ping, "parent", None, Every.hours(1)).include(
+def test_no_turn_queues_a_dormant_child(bench):
+    bench.schedules.schedule(workflows.ping, "parent", None, Every.hours(1)).include(
         workflows.copy, "child", workflows.Slice("declared"), dormant=True
     )
-    drive.seed()
-    assert drive.settle() == ["parent"]
+    bench.seed()
+    assert bench.drain() == ["parent"]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +115,7 @@ def test_a_run_that_was_taken_from_its_process_activates_nothing(run):
 
 def test_a_retry_of_an_activated_child_keeps_its_input(family, monkeypatch):
     monkeypatch.setattr(registry.get("testapp.copy"), "function", lambda job: 1 / 0)
-    family.settle()
+    family.drain()
     retry = WorkQueue.objects.queued().get(manifest_external_id="child")
     assert retry.input == {"table": "runtime", "size": 7}
     assert retry.parent_execution_id == executions_of("parent")[0].id

@@ -1,0 +1,220 @@
+"""Run-time calls: what views, commands and shells ask of the engine. The models' methods are thin doors to it.
+
+Every call is short, may be made inside ``transaction.atomic()``, and then takes effect with it: rolled back means
+never queued.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Unpack, cast
+
+from chainsched.conf import get_config
+from chainsched.domain.answers import Answer, Cancelled
+from chainsched.domain.declarations import Declaration, DependentOptions, Items, Options
+from chainsched.domain.inputs import OWN_INPUT
+from chainsched.domain.schedules import Once, Schedule
+from chainsched.domain.states import ScheduleType
+from chainsched.exceptions import InvalidInput, UnknownManifest
+from chainsched.flow import enable as switch
+from chainsched.flow.adopt import adopt
+from chainsched.flow.cancel import cancel as cancel_work
+from chainsched.flow.declare import Batch, declaration
+from chainsched.flow.plan import Origin, chunks
+from chainsched.flow.seed import retire, upsert
+from chainsched.flow.transact import transact
+from chainsched.flow.trigger import Wish
+from chainsched.flow.trigger import trigger as trigger_manifests
+from chainsched.models import Manifest, ManifestGroup
+from chainsched.models.clock import database_now
+from chainsched.registry import WorkflowRef, registry
+
+logger = logging.getLogger(__name__)
+
+
+def schedule(
+    workflow: WorkflowRef, external_id: str, input: Any, schedule: Schedule | None, **options: Unpack[Options]
+) -> Manifest:
+    """Create or change a manifest; with None as its schedule it runs only when triggered."""
+    found = declaration(workflow, external_id, input, schedule=schedule, depends_on=None, options=options)
+    return _write([found])[0]
+
+
+def schedule_once(
+    workflow: WorkflowRef, external_id: str, input: Any, at: datetime, **options: Unpack[Options]
+) -> Manifest:
+    """Create or change a manifest that runs once, at this time; a new time lets one that is done run again."""
+    return schedule(workflow, external_id, input, Once(at), **options)
+
+
+def schedule_dependent(
+    workflow: WorkflowRef, external_id: str, input: Any, *, depends_on: str, **options: Unpack[DependentOptions]
+) -> Manifest:
+    """Create or change a manifest that runs after another one."""
+    found = declaration(workflow, external_id, input, schedule=None, depends_on=depends_on, options=options)
+    return _write([found])[0]
+
+
+def schedule_many(
+    workflow: WorkflowRef,
+    name: str | None,
+    items: Items,
+    schedule: Schedule | None,
+    *,
+    prune: bool = False,
+    **options: Unpack[Options],
+) -> list[Manifest]:
+    """Create or change a batch, all of it or none; with ``prune`` members that are no longer in it are retired."""
+    stated = cast("DependentOptions", options)
+    return _write_batch(Batch(workflow, name, items, schedule, None, False, stated), prune=prune)
+
+
+def schedule_many_dependent(
+    workflow: WorkflowRef, name: str | None, items: Items, *, prune: bool = False, **options: Unpack[DependentOptions]
+) -> list[Manifest]:
+    """Create or change a batch of dependents, all of it or none; each item names its parent."""
+    return _write_batch(Batch(workflow, name, items, None, None, True, options), prune=prune)
+
+
+def schedule_child(
+    workflow: WorkflowRef, external_id: str, input: Any, *, parent: str, **options: Unpack[DependentOptions]
+) -> Manifest:
+    """Create a manifest that runs once, for the first later outcome of its parent that matches, and is then done."""
+    found = declaration(workflow, external_id, input, schedule=None, depends_on=parent, options=options)
+    adopt(found, origin=_origin(), now=database_now())
+    return find(external_id)
+
+
+def find(external_id: str) -> Manifest:
+    """The manifest of this name; raises UnknownManifest."""
+    manifest = Manifest.objects.filter(external_id=external_id).first()
+    if manifest is None:
+        raise UnknownManifest(external_id)
+    return manifest
+
+
+def trigger(manifest: Manifest, *, delay: timedelta | float | None = None, input: Any = OWN_INPUT) -> Answer:
+    """Run a manifest now, after a delay, or, if it is busy, once more afterwards; the answer says which.
+
+    Runs a disabled manifest too, but not one in a disabled group: there the wish waits.
+    """
+    wish = Wish(input=_checked_input(manifest, input), delay=_checked_delay(delay))
+    answers = trigger_manifests([manifest.id], wish=wish, now=database_now())
+    if manifest.id not in answers:
+        raise UnknownManifest(manifest.external_id)
+    logger.info("%s was triggered: %s.", manifest.external_id, answers[manifest.id].in_words)
+    return answers[manifest.id]
+
+
+def trigger_group(group: ManifestGroup) -> Counter[Answer]:
+    """Run all enabled members of a group that depend on nothing; says how many got which answer."""
+    members = Manifest.objects.enabled().filter(group=group, retired_at__isnull=True).order_by("id")
+    ids = [
+        id_
+        for id_, schedule_type in members.values_list("id", "schedule_type")
+        if not ScheduleType(schedule_type).has_parent
+    ]
+    answers: Counter[Answer] = Counter()
+    with transact():
+        for part in chunks(ids):
+            answers.update(trigger_manifests(part, wish=Wish(), now=database_now()).values())
+    logger.info("Group %s was triggered: %s.", group.name, dict(answers))
+    return answers
+
+
+def enable(manifest: Manifest) -> bool:
+    """Let a manifest run again, from now; False if it could already."""
+    return _log(bool(switch.enable([manifest.id], now=database_now())), "%s was enabled.", manifest)
+
+
+def disable(manifest: Manifest) -> bool:
+    """Let a manifest run only when triggered; False if it was off already."""
+    return _log(bool(switch.disable([manifest.id], now=database_now())), "%s was disabled.", manifest)
+
+
+def enable_group(group: ManifestGroup) -> bool:
+    """Let a group's manifests run again, from now; False if they could already."""
+    return _log(switch.enable_group(group.pk, now=database_now()), "Group %s was enabled.", group)
+
+
+def disable_group(group: ManifestGroup) -> bool:
+    """Let nothing of a group be queued or dispatched; False if it was off already."""
+    return _log(switch.disable_group(group.pk, now=database_now()), "Group %s was disabled.", group)
+
+
+def cancel(manifest: Manifest, *, reason: str = "cancelled on request") -> Cancelled:
+    """Stop what a manifest has under way; the occurrence is consumed, nothing is retried."""
+    cancelled = cancel_work([manifest.id], reason=reason, now=database_now())
+    logger.info("%s was cancelled: %s.", manifest.external_id, cancelled)
+    return cancelled
+
+
+def cancel_group(group: ManifestGroup, *, reason: str = "cancelled on request") -> Cancelled:
+    """Stop what all members of a group have under way."""
+    ids = list(Manifest.objects.filter(group=group).order_by("id").values_list("id", flat=True))
+    cancelled = Cancelled()
+    with transact():
+        for part in chunks(ids):
+            cancelled += cancel_work(part, reason=reason, now=database_now())
+    logger.info("Group %s was cancelled: %s.", group.name, cancelled)
+    return cancelled
+
+
+def _origin() -> Origin:
+    return Origin(get_config().owner, is_declared=False)
+
+
+def _write(declarations: Sequence[Declaration]) -> list[Manifest]:
+    upsert(declarations, origin=_origin(), now=database_now())
+    return _load(found.external_id for found in declarations)
+
+
+def _write_batch(batch: Batch, *, prune: bool) -> list[Manifest]:
+    declarations = list(batch.expand())
+    with transact():
+        written = _write(declarations)
+        if prune and batch.name:
+            _prune(batch.name, keep={manifest.external_id for manifest in written})
+    return written
+
+
+def _prune(batch: str, *, keep: set[str]) -> None:
+    """Retire members of a run-time batch that are no longer in it; an empty batch retires nothing."""
+    if not keep:
+        logger.warning("Batch %r came out empty; its members stay.", batch)
+        return
+    members = Manifest.objects.filter(batch=batch, owner=get_config().owner, is_declared=False, retired_at__isnull=True)
+    gone = [id_ for id_, name in members.order_by("id").values_list("id", "external_id") if name not in keep]
+    retire(gone, now=database_now())
+
+
+def _load(external_ids: Iterable[str]) -> list[Manifest]:
+    wanted = list(external_ids)
+    found = {
+        manifest.external_id: manifest
+        for part in chunks(wanted)
+        for manifest in Manifest.objects.filter(external_id__in=part).select_related("group", "state")
+    }
+    return [found[external_id] for external_id in wanted]
+
+
+def _checked_input(manifest: Manifest, input: Any) -> Any:
+    if input is OWN_INPUT:
+        return input
+    return registry.get(manifest.workflow).input_type.dump(input, max_bytes=get_config().max_input_bytes)
+
+
+def _checked_delay(delay: timedelta | float | None) -> timedelta | None:
+    wanted = delay if delay is None or isinstance(delay, timedelta) else timedelta(seconds=delay)
+    if wanted is not None and wanted < timedelta(0):
+        raise InvalidInput(f"A delay of {wanted} lies in the past; give a timedelta or seconds, 0 or more.")
+    return wanted
+
+
+def _log(changed: bool, message: str, thing: Manifest | ManifestGroup) -> bool:
+    if changed:
+        logger.info(message, thing)
+    return changed

@@ -1,0 +1,47 @@
+"""What the engine answers when somebody asks it for something in person."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class Answer(enum.StrEnum):
+    """What became of a wish for a run; the value is the stable code."""
+
+    QUEUED = "queued"
+    ALREADY_QUEUED = "already_queued"
+    WILL_RUN_AGAIN = "will_run_again"
+    DELAYED = "delayed"
+    WAITS_FOR_GROUP = "waits_for_group"
+    AWAITS_DEAD_LETTER = "awaits_dead_letter"
+
+    @property
+    def in_words(self) -> str:
+        return IN_WORDS[self]
+
+
+IN_WORDS = {
+    Answer.QUEUED: "queued",
+    Answer.ALREADY_QUEUED: "already queued; it was brought forward",
+    Answer.WILL_RUN_AGAIN: "will run again after this run",
+    Answer.DELAYED: "will run at the time asked for",
+    Answer.WAITS_FOR_GROUP: "will run when its group is enabled",
+    Answer.AWAITS_DEAD_LETTER: "not run: a dead letter awaits a decision; retry or acknowledge it",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """What was stopped: rows that will never run, executions that had not begun, and runs that were told to end."""
+
+    queued: int = 0
+    pending: int = 0
+    running: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.queued + self.pending + self.running
+
+    def __add__(self, other: Cancelled) -> Cancelled:
+        return Cancelled(self.queued + other.queued, self.pending + other.pending, self.running + other.running)

@@ -1,0 +1,169 @@
+"""The front doors at run time: what a manifest, a group and their managers can be asked to do.
+
+Each leads to the call of the same name in ``chainsched.api``, which says what it does; it is imported inside, because
+everything else in ``models`` points down. The async twins are for views.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, cast
+
+from asgiref.sync import sync_to_async
+
+from chainsched.domain.answers import Answer, Cancelled
+from chainsched.domain.declarations import Items
+from chainsched.domain.inputs import OWN_INPUT
+from chainsched.domain.schedules import Schedule
+from chainsched.registry import WorkflowRef
+
+if TYPE_CHECKING:
+    from chainsched.models.manifest import Manifest
+    from chainsched.models.manifest_group import ManifestGroup
+
+ON_REQUEST = "cancelled on request"
+
+
+class ManifestScheduling:
+    """For the manager of manifests."""
+
+    def schedule(
+        self, workflow: WorkflowRef, external_id: str, input: Any, schedule: Schedule | None, **options: Any
+    ) -> Manifest:
+        """Create or change a manifest; with None as its schedule it runs only when triggered."""
+        from chainsched import api  # noqa: PLC0415
+
+        return api.schedule(workflow, external_id, input, schedule, **options)
+
+    def schedule_once(
+        self, workflow: WorkflowRef, external_id: str, input: Any, at: datetime, **options: Any
+    ) -> Manifest:
+        """Create or change a manifest that runs once, at this time."""
+        from chainsched import api  # noqa: PLC0415
+
+        return api.schedule_once(workflow, external_id, input, at, **options)
+
+    def schedule_dependent(
+        self, workflow: WorkflowRef, external_id: str, input: Any, *, depends_on: str, **options: Any
+    ) -> Manifest:
+        """Create or change a manifest that runs after another one."""
+        from chainsched import api  # noqa: PLC0415
+
+        return api.schedule_dependent(workflow, external_id, input, depends_on=depends_on, **options)
+
+    def schedule_child(
+        self, workflow: WorkflowRef, external_id: str, input: Any, *, parent: str, **options: Any
+    ) -> Manifest:
+        """Create a manifest that runs once, after the next matching outcome of its parent."""
+        from chainsched import api  # noqa: PLC0415
+
+        return api.schedule_child(workflow, external_id, input, parent=parent, **options)
+
+    def schedule_many(
+        self, workflow: WorkflowRef, name: str | None, items: Items, schedule: Schedule | None, **options: Any
+    ) -> list[Manifest]:
+        """Create or change a batch, all of it or none."""
+        from chainsched import api  # noqa: PLC0415
+
+        return api.schedule_many(workflow, name, items, schedule, **options)
+
+    def schedule_many_dependent(
+        self, workflow: WorkflowRef, name: str | None, items: Items, **options: Any
+    ) -> list[Manifest]:
+        """Create or change a batch of dependents, all of it or none."""
+        from chainsched import api  # noqa: PLC0415
+
+        return api.schedule_many_dependent(workflow, name, items, **options)
+
+    async def aschedule(self, *args: Any, **options: Any) -> Manifest:
+        """Call ``schedule`` from async code."""
+        return await sync_to_async(self.schedule)(*args, **options)
+
+    async def aschedule_once(self, *args: Any, **options: Any) -> Manifest:
+        """Call ``schedule_once`` from async code."""
+        return await sync_to_async(self.schedule_once)(*args, **options)
+
+    async def aschedule_dependent(self, *args: Any, **options: Any) -> Manifest:
+        """Call ``schedule_dependent`` from async code."""
+        return await sync_to_async(self.schedule_dependent)(*args, **options)
+
+    async def aschedule_child(self, *args: Any, **options: Any) -> Manifest:
+        """Call ``schedule_child`` from async code."""
+        return await sync_to_async(self.schedule_child)(*args, **options)
+
+
+class ManifestActions:
+    """For a manifest."""
+
+    def trigger(self, delay: timedelta | float | None = None, *, input: Any = OWN_INPUT) -> Answer:
+        """Run it now, after a delay, or, if it is busy, once more afterwards; the answer says which."""
+        from chainsched import api  # noqa: PLC0415
+
+        return api.trigger(cast("Manifest", self), delay=delay, input=input)
+
+    def enable(self) -> bool:
+        """Let it run again, from now; False if it could already."""
+        from chainsched import api  # noqa: PLC0415
+
+        return api.enable(cast("Manifest", self))
+
+    def disable(self) -> bool:
+        """Let it run only when triggered; False if it was off already."""
+        from chainsched import api  # noqa: PLC0415
+
+        return api.disable(cast("Manifest", self))
+
+    def cancel(self, *, reason: str = ON_REQUEST) -> Cancelled:
+        """Stop what it has under way; the occurrence is consumed."""
+        from chainsched import api  # noqa: PLC0415
+
+        return api.cancel(cast("Manifest", self), reason=reason)
+
+    async def atrigger(self, delay: timedelta | float | None = None, *, input: Any = OWN_INPUT) -> Answer:
+        """Call ``trigger`` from async code."""
+        return await sync_to_async(self.trigger)(delay, input=input)
+
+    async def aenable(self) -> bool:
+        """Call ``enable`` from async code."""
+        return await sync_to_async(self.enable)()
+
+    async def adisable(self) -> bool:
+        """Call ``disable`` from async code."""
+        return await sync_to_async(self.disable)()
+
+    async def acancel(self, *, reason: str = ON_REQUEST) -> Cancelled:
+        """Call ``cancel`` from async code."""
+        return await sync_to_async(self.cancel)(reason=reason)
+
+
+class GroupActions:
+    """For a group."""
+
+    def trigger(self) -> Counter[Answer]:
+        """Run all enabled members that depend on nothing; says how many got which answer."""
+        from chainsched import api  # noqa: PLC0415
+
+        return api.trigger_group(cast("ManifestGroup", self))
+
+    def enable(self) -> bool:
+        """Let its manifests run again, from now; False if they could already."""
+        from chainsched import api  # noqa: PLC0415
+
+        return api.enable_group(cast("ManifestGroup", self))
+
+    def disable(self) -> bool:
+        """Let nothing of it be queued or dispatched; False if it was off already."""
+        from chainsched import api  # noqa: PLC0415
+
+        return api.disable_group(cast("ManifestGroup", self))
+
+    def cancel(self, *, reason: str = ON_REQUEST) -> Cancelled:
+        """Stop what all its members have under way."""
+        from chainsched import api  # noqa: PLC0415
+
+        return api.cancel_group(cast("ManifestGroup", self), reason=reason)
+
+    async def atrigger(self) -> Counter[Answer]:
+        """Call ``trigger`` from async code."""
+        return await sync_to_async(self.trigger)()

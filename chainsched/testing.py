@@ -1,0 +1,137 @@
+"""For tests of projects that use chainsched: the engine by hand, at a time that the test chooses.
+
+    with Workbench() as bench:
+        bench.seed()                        # what schedules.py declares
+        assert bench.drain() == ["extract", "transform", "load"]
+        bench.run_for(days=2)               # two days of schedules, retries and nights with changing clocks
+        bench.assert_queued()               # nothing is left waiting
+
+Everything happens in the calling thread and inside the test's transaction; no process, no waiting.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import Self
+
+from chainsched.flow.declare import Schedules, schedules
+from chainsched.flow.dispatch import dispatch
+from chainsched.flow.execute import begin, claim, execute
+from chainsched.flow.record import Finished, Recorded, record
+from chainsched.flow.seed import Seeded, seed
+from chainsched.models import ManifestState, Metadata, Process, WorkQueue
+from chainsched.models.clock import database_now, stop_clock
+from chainsched.registry import registry
+from chainsched.runtime import manifest_manager
+
+MAX_ROUNDS = 10_000
+
+
+class Workbench:
+    """Takes the turns of all loops one after the other. Inside its ``with`` block the clock stands still."""
+
+    def __init__(self, start: datetime | None = None, *, declared: Schedules | None = None) -> None:
+        self._now = start or database_now()
+        self.schedules = schedules if declared is None else declared
+
+    def __enter__(self) -> Self:
+        stop_clock(self._now)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        stop_clock(None)
+
+    @property
+    def now(self) -> datetime:
+        """What time it is."""
+        return self._now
+
+    def travel_to(self, moment: datetime) -> None:
+        """Let it be this time; what is due then runs at the next turn."""
+        self._now = moment
+        stop_clock(moment)
+
+    def advance(self, **delta: float) -> datetime:
+        """Let time pass, as ``timedelta`` counts it: ``advance(minutes=5)``."""
+        self.travel_to(self._now + timedelta(**delta))
+        return self._now
+
+    def seed(self) -> Seeded:
+        """Write the declarations to rows."""
+        return seed(self.schedules, now=self._now)
+
+    def manage(self) -> int:
+        """One turn of the manager: what is due is queued; returns how many."""
+        return manifest_manager.turn(self._now).did
+
+    def dispatch(self) -> int:
+        """One turn of the dispatcher: what has room is started; returns how many."""
+        return len(dispatch(workflows=registry.names(), now=self._now).execution_ids)
+
+    def work(self) -> Recorded:
+        """Run everything that was dispatched, and record it."""
+        claims = claim(process=self.process, workflows=registry.names(), limit=1000, now=self._now)
+        begin(claims, process=self.process, now=self._now)
+        finished = [Finished(item.execution_id, execute(item)) for item in claims]
+        return record(finished, by=self.process, now=self._now)
+
+    def turn(self) -> list[str]:
+        """One turn of everything; returns the external ids of what ran, in order."""
+        self.manage()
+        self.dispatch()
+        ended = self.work().ended
+        names = dict(Metadata.objects.filter(id__in=ended).values_list("id", "manifest_external_id"))
+        return [names[execution_id] for execution_id in ended]
+
+    def drain(self) -> list[str]:
+        """Turns until nothing more runs at this time; returns what ran, in order."""
+        ran: list[str] = []
+        for _ in range(MAX_ROUNDS):
+            names = self.turn()
+            if not names:
+                return ran
+            ran += names
+        raise AssertionError(f"Still running after {MAX_ROUNDS} turns at {self._now}; the last was {ran[-1]!r}.")
+
+    def run_until(self, moment: datetime) -> list[str]:
+        """Go from alarm to alarm up to this time, draining at each; returns what ran, in order."""
+        ran = self.drain()
+        while (alarm := self._next_alarm()) is not None and alarm <= moment:
+            self.travel_to(max(alarm, self._now))
+            ran += self.drain()
+        self.travel_to(moment)
+        return ran
+
+    def run_for(self, **delta: float) -> list[str]:
+        """``run_until`` for a length of time: ``run_for(days=2)``."""
+        return self.run_until(self._now + timedelta(**delta))
+
+    def queued(self) -> list[str]:
+        """The external ids of what waits in the queue, in the order of dispatch."""
+        rows = WorkQueue.objects.queued().order_by("-priority", "turn", "id")
+        return list(rows.values_list("manifest_external_id", flat=True))
+
+    def assert_queued(self, *external_ids: str) -> None:
+        """Fail unless exactly these wait in the queue, in any order."""
+        waiting = self.queued()
+        if sorted(waiting) != sorted(external_ids):
+            raise AssertionError(f"Queued are {waiting or 'no manifests'}, not {list(external_ids) or 'none'}.")
+
+    @cached_property
+    def process(self) -> Process:
+        """The process on whose behalf the bench works."""
+        return Process.objects.create(
+            kind="test",
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            workflows=registry.names(),
+            started_at=self._now,
+            heartbeat_at=self._now,
+        )
+
+    def _next_alarm(self) -> datetime | None:
+        alarms = (ManifestState.objects.next_alarm(), WorkQueue.objects.next_not_before(after=self._now))
+        return min((alarm for alarm in alarms if alarm is not None), default=None)
