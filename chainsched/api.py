@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any, Unpack, cast
 
 from chainsched.conf import get_config
-from chainsched.domain.answers import Answer, Cancelled
+from chainsched.domain.answers import Answer, Cancelled, Explanation
 from chainsched.domain.declarations import Declaration, DependentOptions, Items, Options
 from chainsched.domain.inputs import OWN_INPUT
 from chainsched.domain.schedules import Once, Schedule
@@ -23,6 +23,7 @@ from chainsched.flow import enable as switch
 from chainsched.flow.adopt import adopt
 from chainsched.flow.cancel import cancel as cancel_work
 from chainsched.flow.declare import Batch, declaration
+from chainsched.flow.explain import explain as explain_manifest
 from chainsched.flow.plan import Origin, chunks
 from chainsched.flow.seed import retire, upsert
 from chainsched.flow.transact import transact
@@ -31,6 +32,7 @@ from chainsched.flow.trigger import trigger as trigger_manifests
 from chainsched.models import Manifest, ManifestGroup
 from chainsched.models.clock import database_now
 from chainsched.registry import WorkflowRef, registry
+from chainsched.servers import get_server
 
 logger = logging.getLogger(__name__)
 
@@ -123,6 +125,12 @@ def trigger_group(group: ManifestGroup) -> Counter[Answer]:
             answers.update(trigger_manifests(part, wish=Wish(), now=database_now()).values())
     logger.info("Group %s was triggered: %s.", group.name, dict(answers))
     return answers
+
+
+def explain(manifest: Manifest) -> Explanation:
+    """Why a manifest is or is not running now, by the rules that the loops use."""
+    now = database_now()
+    return explain_manifest(manifest.id, workflows=get_server().known_workflows(now=now), now=now)
 
 
 def enable(manifest: Manifest) -> bool:

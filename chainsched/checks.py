@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 from django.apps import AppConfig, apps
+from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning  # noqa: A004 - Django's own names for them
 from django.db import connections
 
@@ -31,7 +32,7 @@ def check_configuration(app_configs: Sequence[AppConfig] | None, **_kwargs: Any)
         alias = get_config().database
     except ConfigurationError as error:
         return [Error(problem, id="chainsched.E001") for problem in error.problems]
-    return list(_database_messages(alias))
+    return [*_time_messages(), *_database_messages(alias)]
 
 
 def check_declarations(app_configs: Sequence[AppConfig] | None, **_kwargs: Any) -> list[CheckMessage]:
@@ -73,6 +74,15 @@ def check_database(
             id="chainsched.E007",
         )
     ]
+
+
+def _time_messages() -> Iterator[CheckMessage]:
+    if not settings.USE_TZ:
+        yield Error(
+            "USE_TZ is False, but a schedule needs times that say their zone.",
+            hint="Set USE_TZ = True; TIME_ZONE may stay as it is.",
+            id="chainsched.E008",
+        )
 
 
 def _database_messages(alias: str) -> Iterator[CheckMessage]:

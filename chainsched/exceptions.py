@@ -93,6 +93,16 @@ class ActivationError(ChainschedError, RuntimeError):
         super().__init__(message)
 
 
+class LayoutUnavailable(ChainschedError, RuntimeError):
+    """Nothing on this machine can lay out a graph."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Neither Graphviz' dot program nor pygraphviz is installed, so the graph cannot be laid out. "
+            "Install chainsched[graph], or ask for DOT instead of SVG."
+        )
+
+
 class ExecutionIsFinal(ChainschedError, RuntimeError):
     """Executions are an audit trail: outside retention nobody may change or delete them."""
 

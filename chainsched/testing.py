@@ -19,7 +19,7 @@ from typing import Self
 
 from chainsched.flow.declare import Schedules, schedules
 from chainsched.flow.dispatch import dispatch
-from chainsched.flow.execute import begin, claim, execute
+from chainsched.flow.execute import claim, execute
 from chainsched.flow.record import Finished, Recorded, record
 from chainsched.flow.seed import Seeded, seed
 from chainsched.models import ManifestState, Metadata, Process, WorkQueue
@@ -74,7 +74,6 @@ class Workbench:
     def work(self) -> Recorded:
         """Run everything that was dispatched, and record it."""
         claims = claim(process=self.process, workflows=registry.names(), limit=1000, now=self._now)
-        begin(claims, process=self.process, now=self._now)
         finished = [Finished(item.execution_id, execute(item)) for item in claims]
         return record(finished, by=self.process, now=self._now)
 
@@ -133,5 +132,5 @@ class Workbench:
         )
 
     def _next_alarm(self) -> datetime | None:
-        alarms = (ManifestState.objects.next_alarm(), WorkQueue.objects.next_not_before(after=self._now))
+        alarms = (ManifestState.objects.next_alarm(after=self._now), WorkQueue.objects.next_not_before(after=self._now))
         return min((alarm for alarm in alarms if alarm is not None), default=None)

@@ -1,11 +1,10 @@
 """The run-time API: what it creates, what it answers, and that a rollback takes everything back."""
 
-import asyncio
 from collections import Counter
 from datetime import timedelta
 
 import pytest
-from asgiref.sync import sync_to_async
+from asgiref.sync import async_to_sync, sync_to_async
 from django.db import transaction
 
 from chainsched import Cron, Every, ManifestItem, RunCondition
@@ -389,6 +388,6 @@ def test_the_async_twins_do_the_same():
         group = await sync_to_async(lambda: made.group)()
         return [*answers, await group.atrigger()]
 
-    answers = asyncio.run(story())
+    answers = async_to_sync(story)()
     assert answers == [True, True, Answer.QUEUED, Cancelled(queued=1), Counter({Answer.QUEUED: 1})]
     assert Manifest.objects.count() == 4

@@ -158,6 +158,11 @@ def test_any_other_database_is_refused(monkeypatch, declared, app):
     assert "partial unique" in str(found.hint)
 
 
+def test_times_without_zone_are_refused(settings, declared, app):
+    settings.USE_TZ = False
+    assert ids(ours()) == ["E008"]
+
+
 @needs_sqlite
 def test_a_sqlite_that_is_too_old_is_refused(monkeypatch, declared, app):
     monkeypatch.setattr(checks, "OLDEST_SQLITE", (99, 0, 0))
@@ -242,4 +247,4 @@ def test_a_warning_of_a_batch_names_the_member(declared, app):
 def test_every_id_is_tried_here():
     source = Path(checks.__file__).read_text(encoding="utf-8")
     known = {part[:4] for part in source.split('id="chainsched.')[1:]}
-    assert known == {"E001", "E002", "E003", "E004", "E005", "E006", "E007", "W001", "W002"}
+    assert known == {"E001", "E002", "E003", "E004", "E005", "E006", "E007", "E008", "W001", "W002"}

@@ -151,6 +151,6 @@ class ProcessAdmin(ReadOnlyAdmin):
 class LoopAdmin(ReadOnlyAdmin):
     """The rows that make something exclusive."""
 
-    list_display = ("name", "turn", "turned_at")
+    list_display = ("name", "turned_at")
     ordering = ("name",)
     sortable_by = ("name",)

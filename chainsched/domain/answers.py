@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
 
 
 class Answer(enum.StrEnum):
@@ -45,3 +47,18 @@ class Cancelled:
 
     def __add__(self, other: Cancelled) -> Cancelled:
         return Cancelled(self.queued + other.queued, self.pending + other.pending, self.running + other.running)
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a manifest is or is not running now: a stable code, words, and what comes next."""
+
+    external_id: str
+    code: str
+    reason: str
+    next_run_at: datetime | None
+    next_runs: tuple[datetime, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)

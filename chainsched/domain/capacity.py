@@ -59,6 +59,14 @@ def room(
     return Room(total=total, groups=groups | dict.fromkeys(disabled, 0))
 
 
+def advance_turns(present: Mapping[int, int], *, started: Iterable[tuple[int, int]]) -> dict[int, int]:
+    """The turns that are reached when rows of these (priority, turn) have started; they only grow."""
+    reached = dict(present)
+    for priority, turn in started:
+        reached[priority] = max(reached.get(priority, 0), turn)
+    return reached
+
+
 def admit(candidates: Iterable[Candidate], *, room: Room) -> list[Candidate]:
     """Those that may start, in the given order; a full group lets the others pass. Takes their places in ``room``."""
     admitted = []
@@ -77,19 +85,20 @@ def effective_priority(*, own: int | None, group: int, boost: int) -> int:
 
 
 def assign_turns(
-    places: Sequence[tuple[int | None, int]], *, present: int, last: Mapping[tuple[int, int], int]
+    places: Sequence[tuple[int | None, int]], *, present: Mapping[int, int], last: Mapping[tuple[int, int], int]
 ) -> list[int]:
     """The turn of each new row, so that within one priority groups take turns and none starves.
 
     ``places`` are the (group, priority) of the rows in their order; ``present`` is the turn that dispatch has
-    reached; ``last`` is the last turn that waits in a place. A row without a group stands for itself.
+    reached at a priority; ``last`` is the last turn that waits in a place. A row without a group stands for itself.
     """
     reached: dict[tuple[int | None, int], int] = {}
     turns = []
     for place in places:
         group_id, priority = place
-        waiting = present if group_id is None else last.get((group_id, priority), present)
-        turn = max(present, reached.get(place, waiting)) + 1
+        now = present.get(priority, 0)
+        waiting = now if group_id is None else last.get((group_id, priority), now)
+        turn = max(now, reached.get(place, waiting)) + 1
         if group_id is not None:
             reached[place] = turn
         turns.append(turn)

@@ -38,9 +38,9 @@ def activate(
         return []
     now = database_now()
     with transact():
+        ManifestState.objects.lock(list(Manifest.objects.filter(external_id__in=wanted).values_list("id", flat=True)))
         children = _find_children(wanted, parent_manifest_id)
         inputs = {external_id: _check_input(children[external_id], wanted[external_id]) for external_id in wanted}
-        ManifestState.objects.lock([child.id for child in children.values()])
         _check_fence(execution_id, process_id)
         busy = load_open_items([child.id for child in children.values()])
         lineage = lineages_of([execution_id])[execution_id]

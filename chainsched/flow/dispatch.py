@@ -16,10 +16,11 @@ from typing import Any
 from uuid import uuid4
 
 from chainsched.conf import get_config
-from chainsched.domain.capacity import Candidate, Room, admit, room
+from chainsched.domain.capacity import Candidate, Room, admit, advance_turns, room
 from chainsched.domain.states import QueueStatus
 from chainsched.flow.transact import transact
 from chainsched.models import Loop, ManifestGroup, Metadata, WorkQueue, bulk
+from chainsched.models.clock import database_now
 from chainsched.models.loop import DISPATCH
 
 logger = logging.getLogger(__name__)
@@ -37,26 +38,27 @@ class Dispatched:
     has_more: bool = False
 
 
-def dispatch(*, workflows: Collection[str], now: datetime, limit: int = BATCH) -> Dispatched:
+def dispatch(*, workflows: Collection[str], now: datetime | None = None, limit: int = BATCH) -> Dispatched:
     """Take one turn: start queued rows in their order, as far as the limits allow.
 
     ``workflows`` are the names that some live process can run; rows that name another wait. The turn holds the
-    Loop row, so limits are exact over any number of dispatchers.
+    Loop row, so limits are exact over any number of dispatchers. The time is read after that lock, unless it is
+    given, so that nothing seems to start before what made room for it had ended.
     """
     with transact():
-        Loop.objects.hold(DISPATCH, now=now)
-        rows = _choose(_room(), workflows=workflows, now=now, limit=limit)
-        created = _create(rows, now=now)
+        loop = Loop.objects.hold(DISPATCH, now=now or database_now())
+        now = now or database_now()
+        chosen = _choose(_room(), workflows=workflows, now=now, limit=limit)
+        created = _create(chosen.rows, now=now)
         _mark_dispatched(created)
-        if rows:
-            Loop.objects.advance(DISPATCH, turn=max(row["turn"] for row in rows))
-    if len(created) < len(rows):
+        _advance(loop, chosen.rows)
+    if len(created) < len(chosen.rows):
         logger.error(
             "%d queue rows were not dispatched: their manifests have an execution under way, which only a change "
             "by hand can bring about. They wait until it has ended.",
-            len(rows) - len(created),
+            len(chosen.rows) - len(created),
         )
-    return Dispatched(execution_ids=list(created.values()), has_more=len(created) == limit)
+    return Dispatched(execution_ids=list(created.values()), has_more=chosen.has_more and bool(created))
 
 
 def _room() -> Room:
@@ -69,21 +71,29 @@ def _room() -> Room:
     )
 
 
-def _choose(left: Room, *, workflows: Collection[str], now: datetime, limit: int) -> list[dict[str, Any]]:
-    """The rows that start now, in their order; groups that fill up on the way let the others pass."""
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The rows that start now, in their order, and whether there may be more that could."""
+
+    rows: list[dict[str, Any]]
+    has_more: bool
+
+
+def _choose(left: Room, *, workflows: Collection[str], now: datetime, limit: int) -> Chosen:
+    """Choose as far as the limits allow; groups that fill up on the way let the others pass."""
     wanted = int(min(limit, math.inf if left.total is None else left.total))
-    chosen: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for _ in range(MAX_LOOKS):
-        if len(chosen) >= wanted or left.is_full:
-            break
-        looked_for = wanted - len(chosen)
-        rows = _look(left, workflows=workflows, now=now, limit=looked_for, taken=[row["id"] for row in chosen])
-        candidates = [Candidate(row["id"], row["group_id"], row["turn"]) for row in rows]
+        looked_for = wanted - len(rows)
+        if looked_for <= 0:
+            return Chosen(rows, has_more=not left.is_full)
+        found = _look(left, workflows=workflows, now=now, limit=looked_for, taken=[row["id"] for row in rows])
+        candidates = [Candidate(row["id"], row["group_id"], row["turn"]) for row in found]
         admitted = {candidate.row_id for candidate in admit(candidates, room=left)}
-        chosen += [row for row in rows if row["id"] in admitted]
-        if len(rows) < looked_for:
-            break
-    return chosen
+        rows += [row for row in found if row["id"] in admitted]
+        if len(found) < looked_for:
+            return Chosen(rows, has_more=False)
+    return Chosen(rows, has_more=True)
 
 
 def _look(
@@ -100,7 +110,6 @@ def _look(
         "priority",
         "turn",
         "attempt",
-        "input",
         "scheduled_for",
         "parent_execution_id",
         "root_execution_id",
@@ -112,10 +121,23 @@ def _look(
     return [dict(row) for row in rows.exclude(id__in=taken).lock_next(limit).values(*columns)]
 
 
+def _advance(loop: Loop, rows: Sequence[dict[str, Any]]) -> None:
+    """Note how far fairness has come at each priority."""
+    present = {int(priority): turn for priority, turn in loop.turns.items()}
+    reached = advance_turns(present, started=((row["priority"], row["turn"]) for row in rows))
+    if reached != present:
+        Loop.objects.filter(name=loop.name).update(turns={str(priority): turn for priority, turn in reached.items()})
+
+
 def _create(rows: Sequence[dict[str, Any]], *, now: datetime) -> dict[int, int]:
     """Insert the executions and return their ids by queue row."""
     written = bulk.insert(
-        Metadata, [_execution(row, now=now) for row in rows], returning=("id", "work_queue"), skip_conflicts=True
+        Metadata,
+        [_execution(row, now=now) for row in rows],
+        returning=("id", "work_queue"),
+        skip_conflicts=True,
+        # Inputs may be large; they stay in the database.
+        copied=bulk.Copied(WorkQueue, by="work_queue", fields=("input",)),
     )
     return {row["work_queue"]: row["id"] for row in written}
 
@@ -132,7 +154,6 @@ def _execution(row: dict[str, Any], *, now: datetime) -> dict[str, Any]:
         "source": row["source"],
         "priority": row["priority"],
         "attempt": row["attempt"],
-        "input": row["input"],
         "scheduled_for": row["scheduled_for"],
         "created_at": now,
         "timeout_seconds": row["timeout_seconds"] or row["manifest__timeout_seconds"] or get_config().job_timeout,

@@ -109,7 +109,7 @@ def _rows(orders: Sequence[Order], jobs: Mapping[int, dict[str, Any]], *, now: d
         (jobs[order.manifest_id]["group_id"], priority) for order, priority in zip(orders, priorities, strict=True)
     ]
     turns = assign_turns(
-        places, present=Loop.objects.present_turn(DISPATCH), last=WorkQueue.objects.last_turns(set(places))
+        places, present=Loop.objects.present_turns(DISPATCH), last=WorkQueue.objects.last_turns(set(places))
     )
     parents = lineages_of(_due_for(jobs[order.manifest_id]) for order in orders if _inherits(order, jobs))
     return [

@@ -16,7 +16,7 @@ from datetime import datetime
 from chainsched.domain.due import Decision, Reason, decide
 from chainsched.flow.arm import set_alarms
 from chainsched.flow.enqueue import Order, enqueue
-from chainsched.flow.transact import REFUSALS, in_parts, is_disconnected, transact
+from chainsched.flow.transact import TRANSIENT, in_parts, transact
 from chainsched.models import ManifestState
 from chainsched.models.facts import load_facts
 
@@ -44,10 +44,10 @@ def evaluate(*, now: datetime, limit: int = PAGE) -> Evaluated:
         with transact():
             page += ManifestState.objects.lock_due_page(now, limit=limit)
             return _judge(page, now=now)
-    except REFUSALS as error:
-        if not page or is_disconnected(error):
-            raise
-        logger.warning("A page of %d due manifests could not be queued (%s); trying smaller parts.", len(page), error)
+    except TRANSIENT:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever one manifest brings about must not cost the others
+        logger.warning("A page of %d due manifests could not be queued (%r); trying smaller parts.", len(page), error)
     return _evaluate_in_parts(page, now=now)
 
 
@@ -76,7 +76,8 @@ def _judge(locked: Sequence[int], *, now: datetime) -> Evaluated:
     queued = enqueue(orders, now=now)
     set_alarms({manifest_id: decision.look_again_at for manifest_id, decision in refused.items()})
     for manifest_id, decision in refused.items():
-        logger.debug("Manifest %d is not queued: %s.", manifest_id, decision.in_words)
+        level = logging.ERROR if decision.reason is Reason.UNSCHEDULABLE else logging.DEBUG
+        logger.log(level, "Manifest %d is not queued: %s.", manifest_id, decision.in_words)
     passed_over = Counter(decision.reason for decision in refused.values())
     return Evaluated(seen=len(locked), queued=len(queued), passed_over=passed_over)
 

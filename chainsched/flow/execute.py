@@ -48,8 +48,11 @@ class Claim:
     root_correlation_id: str
 
 
-def claim(*, process: Process, workflows: Collection[str], limit: int, now: datetime) -> list[Claim]:
-    """Take up to ``limit`` pending executions for this process; nothing once it was declared lost."""
+def claim(*, process: Process, workflows: Collection[str], limit: int, now: datetime | None = None) -> list[Claim]:
+    """Take up to ``limit`` pending executions that begin at once; nothing once this process was declared lost.
+
+    The time is read after the rows are locked, unless it is given, so that none begins before it was dispatched.
+    """
     if limit < 1:
         return []
     with transact():
@@ -57,20 +60,14 @@ def claim(*, process: Process, workflows: Collection[str], limit: int, now: date
     return [_claim_of(row, process=process) for row in rows]
 
 
-def begin(claims: Iterable[Claim], *, process: Process, now: datetime) -> None:
-    """Note that the user's code of these claims starts now."""
+def hand_back(*, process: Process, known: Collection[int]) -> int:
+    """Give back what this process holds and does not know of: claims whose commit it never heard about."""
     with transact():
-        Metadata.objects.begin([item.execution_id for item in claims], process=process, now=now)
-
-
-def release(claims: Iterable[Claim], *, process: Process) -> int:
-    """Give back claims whose run never began; they count as nothing."""
-    with transact():
-        return Metadata.objects.release([item.execution_id for item in claims], process_ids=[process.pk])
+        return Metadata.objects.hand_back(process=process, known=known)
 
 
 def execute(item: Claim) -> Outcome:
-    """Run the workflow of a claim and say how it ended; whatever the code raises becomes an outcome.
+    """Run the workflow of a claim and say how it ended; whatever the project's code raises becomes an outcome.
 
     Never called inside a transaction.
     """
@@ -79,31 +76,25 @@ def execute(item: Claim) -> Outcome:
     except UnknownWorkflow as error:
         return outcomes.failed(FailureType.UNKNOWN_WORKFLOW, str(error))
     try:
+        return _call(item, workflow)
+    except BaseException as error:  # noqa: BLE001 - the one place where the project's code may raise anything
+        return outcomes.raised(error)
+
+
+def _call(item: Claim, workflow: Workflow) -> Outcome:
+    """Load the input, call the function, store what it returned; all three run code of the project."""
+    try:
         value = workflow.input_type.load(item.input)
     except InvalidInput as error:
         return outcomes.failed(FailureType.BAD_INPUT, str(error))
-    return _call(workflow, value, run=_run_context(item, workflow))
-
-
-def _call(workflow: Workflow, value: Any, *, run: RunContext) -> Outcome:
+    returned = workflow.function(**workflow.arguments(value, run=_run_context(item, workflow)))
+    if workflow.is_async:
+        returned = asyncio.run(returned)
     try:
-        returned = workflow.function(**workflow.arguments(value, run=run))
-        if workflow.is_async:
-            returned = asyncio.run(returned)
-    except BaseException as error:  # noqa: BLE001 - the one place where the user's code may raise anything
-        return outcomes.raised(error)
-    return _outcome_of(returned, workflow)
-
-
-def _outcome_of(returned: Any, workflow: Workflow) -> Outcome:
-    """Success, if what the code returned has a JSON form that can be stored."""
-    try:
-        output = to_document(
-            returned, what=f"The output of workflow {workflow.name}", max_bytes=get_config().max_output_bytes
-        )
+        what = f"The output of workflow {workflow.name}"
+        return outcomes.completed(to_document(returned, what=what, max_bytes=get_config().max_output_bytes))
     except InvalidInput as error:
         return outcomes.failed(FailureType.BAD_OUTPUT, str(error))
-    return outcomes.completed(output)
 
 
 @dataclass(frozen=True, slots=True)

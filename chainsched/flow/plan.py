@@ -24,6 +24,10 @@ from chainsched.models.facts import load_open_items
 
 CHUNK = 1000
 UNFINISHED = (OpenItem.QUEUED, OpenItem.PENDING, OpenItem.RUNNING)
+# A change of one of these makes another schedule of it: what is done may run again.
+SCHEDULE_COLUMNS = frozenset({"schedule_type", "cron_expression", "interval_seconds", "once_at"})
+# A change of one of these asks anew what the parent has done.
+LINK_COLUMNS = frozenset({"depends_on", "schedule_type", "run_condition"})
 
 
 class Change(NamedTuple):
@@ -71,6 +75,11 @@ class Plan:
     @property
     def reparented(self) -> list[str]:
         return [external_id for external_id, columns in self.changed.items() if "depends_on" in columns]
+
+    @property
+    def relinked(self) -> list[str]:
+        """Those that have another parent, or wait for another outcome of it."""
+        return [external_id for external_id, columns in self.changed.items() if LINK_COLUMNS & columns.keys()]
 
 
 def plan(schedules: Schedules) -> Plan:
@@ -227,7 +236,7 @@ def _changes(row: Mapping[str, Any], stored: Mapping[str, Mapping[str, Any]]) ->
     if old is None:
         return {}
     changes = {column: Change(old[column], value) for column, value in row.items() if old[column] != value}
-    if old["done_at"] is not None and "once_at" in changes:
+    if old["done_at"] is not None and SCHEDULE_COLUMNS & changes.keys():
         changes["done_at"] = Change(old["done_at"], None)
     return changes
 

@@ -31,6 +31,7 @@ class Reaped:
     processes: int = 0
     lost: int = 0
     released: int = 0
+    has_more: bool = False
 
 
 def reap(*, now: datetime) -> Reaped:
@@ -41,17 +42,21 @@ def reap(*, now: datetime) -> Reaped:
     if silent:
         logger.warning("%d processes gave no sign of life and are declared lost.", silent)
     orphans = _find_orphans()
-    unbegun = [row for row in orphans if row.started_at is None and row.claims < MAX_CLAIMS]
-    begun = [row for row in orphans if row not in unbegun]
+    unbegun = [row for row in orphans if _never_began(row)]
+    begun = [row for row in orphans if not _never_began(row)]
     released = _release(unbegun)
     recorded = record([_lost(row) for row in begun], now=now)
-    return Reaped(processes=silent, lost=len(recorded.ended), released=released)
+    return Reaped(processes=silent, lost=len(recorded.ended), released=released, has_more=len(orphans) == BATCH)
 
 
 def _find_orphans() -> list[Metadata]:
     """Executions in progress whose process is lost, stopped or missing."""
     held = Metadata.objects.in_progress().exclude(process__in=Process.objects.trusted())
     return list(held.only("id", "process_id", "started_at", "claims").order_by("id")[:BATCH])
+
+
+def _never_began(row: Metadata) -> bool:
+    return row.started_at is None and row.claims < MAX_CLAIMS
 
 
 def _release(rows: list[Metadata]) -> int:

@@ -18,7 +18,14 @@ from chainsched.conf import get_config
 from chainsched.domain import outcomes
 from chainsched.domain.outcomes import FailureType, Outcome
 from chainsched.domain.retry import RetryPolicy, Surrender, TryAgain, after_failure
-from chainsched.domain.states import ACTIVE_STATES, ExecutionState, ScheduleType, Source, may_become
+from chainsched.domain.states import (
+    ACTIVE_STATES,
+    SOURCES_PAST_DISABLED,
+    ExecutionState,
+    ScheduleType,
+    Source,
+    may_become,
+)
 from chainsched.flow.arm import arm
 from chainsched.flow.dependents import EdgesMoved, Ended, mark_due
 from chainsched.flow.enqueue import Lineage, Order, enqueue
@@ -41,18 +48,24 @@ class Finished:
 
 @dataclass(slots=True)
 class Recorded:
-    """What was written: the executions that ended, and of these the retried and dead-lettered; and who came late."""
+    """What was written: the executions that ended, and of these the retried and dead-lettered.
+
+    ``late`` are those that had ended already or belong to somebody else by now; ``unwritten`` those that could
+    not be closed and that the caller should bring again.
+    """
 
     ended: list[int] = field(default_factory=list)
     retried: list[int] = field(default_factory=list)
     dead_lettered: list[int] = field(default_factory=list)
     late: list[int] = field(default_factory=list)
+    unwritten: list[int] = field(default_factory=list)
 
     def add(self, other: Recorded) -> None:
         self.ended += other.ended
         self.retried += other.retried
         self.dead_lettered += other.dead_lettered
         self.late += other.late
+        self.unwritten += other.unwritten
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +101,7 @@ def record(finished: Sequence[Finished], *, now: datetime, by: Process | None = 
     for part in parts.results:
         recorded.add(part)
     for execution_id in recorded.late:
-        logger.warning("The result of execution %d came too late and was not written.", execution_id)
+        logger.warning("The result of execution %d came too late: it has ended already or is not ours.", execution_id)
     return recorded
 
 
@@ -109,6 +122,7 @@ def _record_once(finished: Sequence[Finished], *, by: Process | None, now: datet
     verdicts = _judge(executions, by_id)
     final = [verdict for verdict in verdicts if verdict.is_final]
     _write_states(verdicts, now=now)
+    _mark_done(verdicts, now=now)
     due_ids = mark_due([_ended(verdict) for verdict in final if verdict.manifest], locked=locked)
     _retry(verdicts, now=now)
     _close(verdicts, now=now)
@@ -131,7 +145,7 @@ def _record_unwritable(item: Finished, error: Exception, *, by: Process | None, 
     parts = in_parts([substitute], lambda part: _record_part(part, by=by, now=now))
     for _, again in parts.refused:
         logger.error("Execution %d cannot be closed: %s", item.execution_id, again)
-    return parts.results[0] if parts.results else Recorded()
+    return parts.results[0] if parts.results else Recorded(unwritten=[item.execution_id])
 
 
 def _manifest_ids(execution_ids: Collection[int]) -> list[int]:
@@ -169,7 +183,8 @@ def _load_manifests(manifest_ids: Collection[int]) -> dict[int, dict[str, Any]]:
         "max_retry_delay_seconds",
         "state__consecutive_failures",
     )
-    return {row["id"]: row for row in Manifest.objects.filter(id__in=manifest_ids).values(*columns)}
+    known = Manifest.objects.filter(id__in=manifest_ids, state__isnull=False)
+    return {row["id"]: row for row in known.values(*columns)}
 
 
 def _verdict(execution: Metadata, finished: Finished, manifest: dict[str, Any] | None) -> Verdict:
@@ -213,15 +228,19 @@ def _write_states(verdicts: Sequence[Verdict], *, now: datetime) -> None:
     states = ManifestState.objects.in_bulk([verdict.execution.manifest_id for verdict in known])
     rows = [_state_row(verdict, states[verdict.execution.manifest_id or 0], now=now) for verdict in known]
     bulk.update(ManifestState, rows, key="manifest")
-    one_time = [
+
+
+def _mark_done(verdicts: Sequence[Verdict], *, now: datetime) -> None:
+    """A one-time manifest that succeeded or was cancelled has had its run."""
+    done = [
         verdict.manifest["id"]
-        for verdict in known
+        for verdict in verdicts
         if verdict.manifest
-        and (verdict.manifest["schedule_type"] == ScheduleType.ONCE or verdict.manifest["is_one_time"])
         and verdict.state is not ExecutionState.FAILED
+        and (verdict.manifest["schedule_type"] == ScheduleType.ONCE or verdict.manifest["is_one_time"])
     ]
-    if one_time:
-        Manifest.objects.filter(id__in=one_time).update(done_at=now)
+    if done:
+        Manifest.objects.filter(id__in=done).update(done_at=now)
 
 
 def _state_row(verdict: Verdict, state: ManifestState, *, now: datetime) -> dict[str, Any]:
@@ -254,7 +273,7 @@ def _retry(verdicts: Sequence[Verdict], *, now: datetime) -> None:
     orders = [
         Order(
             manifest_id=verdict.execution.manifest_id or 0,
-            source=Source.RETRY,
+            source=_source_of_retry(verdict.execution),
             scheduled_for=verdict.execution.scheduled_for,
             not_before=now + verdict.follow_up.delay,
             attempt=verdict.execution.attempt + 1,
@@ -270,6 +289,12 @@ def _retry(verdicts: Sequence[Verdict], *, now: datetime) -> None:
         if isinstance(verdict.follow_up, TryAgain)
     ]
     enqueue(orders, now=now)
+
+
+def _source_of_retry(execution: Metadata) -> Source:
+    """What a person asked for stays theirs, so that it also runs to its end on a disabled manifest."""
+    source = Source(execution.source)
+    return source if source in SOURCES_PAST_DISABLED else Source.RETRY
 
 
 def _close(verdicts: Sequence[Verdict], *, now: datetime) -> None:

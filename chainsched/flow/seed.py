@@ -88,7 +88,7 @@ def retire(manifest_ids: Sequence[int], *, now: datetime) -> list[int]:
 def _until_settled(make_plan: Callable[[], Plan], *, holds_graph: bool, now: datetime) -> Seeded:
     for _ in range(MAX_TRIES):
         try:
-            with transact():
+            with transact(is_patient=holds_graph):
                 if holds_graph:
                     Loop.objects.hold(GRAPH, now=now)
                 return _apply(make_plan(), now=now)
@@ -102,10 +102,11 @@ def _apply(made: Plan, *, now: datetime) -> Seeded:
     group_ids = _write_groups(made)
     created = _create(made.created, group_ids)
     _update(made, group_ids)
-    look_at_parents([*created, *_ids_in(made, made.reparented)])
+    look_at_parents([*created, *_ids_in(made, made.relinked)])
     _arm_all(created, now=now, is_fresh=False)
     _arm_all(_ids_in(made, _to_arm(made)), now=now, is_fresh=True)
     _arm_all(_dependents_of(_ids_in(made, _switched(made))), now=now, is_fresh=False)
+    _arm_all(_members_of(_switched_groups(made)), now=now, is_fresh=True)
     retired = _retire(_ids_in(made, made.retired), now=now)
     for warning in made.warnings:
         logger.warning("%s", warning)
@@ -115,10 +116,12 @@ def _apply(made: Plan, *, now: datetime) -> Seeded:
 def _touched_ids(made: Plan) -> list[int]:
     """Every state that may be looked at or written, so that one statement locks them all in id order."""
     parents = {row["depends_on"] for row in made.created}
+    parents |= {made.stored[name]["depends_on"] for name in made.relinked}
     parents |= {made.changed[name]["depends_on"].new for name in made.reparented}
     names = {*made.changed, *made.retired, *(name for name in parents if name in made.stored)}
     own = _ids_in(made, sorted(names))
-    return sorted({*own, *_dependents_of(_ids_in(made, [*_switched(made), *made.retired]))})
+    below = _dependents_of(_ids_in(made, [*_switched(made), *made.retired]))
+    return sorted({*own, *below, *_members_of(_switched_groups(made))})
 
 
 def _ids_in(made: Plan, external_ids: Iterable[str]) -> list[int]:
@@ -132,6 +135,14 @@ def _to_arm(made: Plan) -> list[str]:
 def _switched(made: Plan) -> list[str]:
     """Those whose dependents start or stop with them."""
     return [name for name, columns in made.changed.items() if {"is_enabled", "retired_at"} & columns.keys()]
+
+
+def _switched_groups(made: Plan) -> list[str]:
+    return [name for name, columns in made.changed_groups.items() if "is_enabled" in columns]
+
+
+def _members_of(groups: Sequence[str]) -> list[int]:
+    return list(Manifest.objects.filter(group__name__in=groups).order_by("id").values_list("id", flat=True))
 
 
 def _dependents_of(manifest_ids: Sequence[int]) -> list[int]:

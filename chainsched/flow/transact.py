@@ -1,36 +1,43 @@
-"""How stages write: in short transactions, and in smaller parts when one of many rows is bad."""
+"""How stages write: in short transactions; again when the database was busy, in parts when a row is bad."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import random
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from django.db import DatabaseError, InterfaceError, connections, transaction
+from django.db import InterfaceError, InternalError, OperationalError, connections, transaction
 
 from chainsched.conf import get_config
 from chainsched.models import locks
 
 logger = logging.getLogger(__name__)
 
-# What a bad row among good ones makes a write raise: the database refuses it, or its values cannot be sent.
-REFUSALS = (DatabaseError, ValueError, TypeError)
-
 T = TypeVar("T")
 R = TypeVar("R")
 
+# Deadlocks, timeouts, lost connections: nothing is wrong with the rows, so nothing may be concluded about them.
+TRANSIENT = (OperationalError, InterfaceError, InternalError)
+MAX_TRIES = 3
+FIRST_PAUSE = 0.05
+
 
 @contextlib.contextmanager
-def transact() -> Iterator[None]:
-    """A transaction on our database. Inside a caller's transaction it becomes a savepoint and changes nothing of it."""
+def transact(*, is_patient: bool = False) -> Iterator[None]:
+    """A transaction on our database. Inside a caller's transaction it becomes a savepoint and changes nothing of it.
+
+    A patient one may wait and idle for minutes: for work that reads a project's own data on the way.
+    """
     alias = get_config().database
     connection = connections[alias]
     is_outermost = not connection.in_atomic_block
     with transaction.atomic(using=alias):
         if is_outermost:
-            locks.begin(connection)
+            locks.begin(connection, is_patient=is_patient)
         yield
 
 
@@ -43,32 +50,37 @@ class Parts(Generic[T, R]):
 
 
 def in_parts(items: Sequence[T], write: Callable[[Sequence[T]], R]) -> Parts[T, R]:
-    """Write all items in one transaction; if the database refuses, in two halves, and so on down to single ones.
+    """Write all items in one transaction; if something is wrong with them, in two halves, down to single ones.
 
-    So one bad row costs a few more transactions and nothing else. A lost connection is raised: smaller parts
-    would not help.
+    So one bad row costs a few more transactions and nothing else. Trouble with the database itself is raised after
+    some tries: it says nothing about the rows, and the caller still has them.
     """
     parts: Parts[T, R] = Parts()
     waiting = [items] if items else []
     while waiting:
         part = waiting.pop()
         try:
-            parts.results.append(write(part))
-        except REFUSALS as error:
-            if is_disconnected(error):
-                raise
+            parts.results.append(_try(part, write))
+        except TRANSIENT:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever one row brings about must not cost the others
             if len(part) == 1:
                 parts.refused.append((part[0], error))
             else:
-                logger.warning("Writing %d rows failed (%s); trying smaller parts.", len(part), error)
+                logger.warning("Writing %d rows failed (%r); trying smaller parts.", len(part), error)
                 middle = len(part) // 2
                 waiting += [part[middle:], part[:middle]]
     return parts
 
 
-def is_disconnected(error: Exception) -> bool:
-    """Whether the connection is gone, so that trying smaller parts is useless."""
-    if isinstance(error, InterfaceError):
-        return True
-    connection = connections[get_config().database]
-    return isinstance(error, DatabaseError) and not connection.in_atomic_block and not connection.is_usable()
+def _try(part: Sequence[T], write: Callable[[Sequence[T]], R]) -> R:
+    """Write the part; what a busy database refused is written again, after a moment that grows and varies."""
+    for attempt in range(1, MAX_TRIES):
+        try:
+            return write(part)
+        except TRANSIENT as error:
+            if connections[get_config().database].in_atomic_block:
+                raise
+            logger.info("The database was busy (%s); trying again.", str(error).strip())
+            time.sleep(FIRST_PAUSE * 2**attempt * random.uniform(0.5, 1))  # noqa: S311 - spreads load
+    return write(part)

@@ -28,7 +28,7 @@ def reconcile(*, now: datetime) -> int:
     while page := ManifestState.objects.without_alarm(after=last_id, limit=PAGE):
         last_id = page[-1]
         with transact():
-            found += arm(ManifestState.objects.lock(page), now=now)
+            found += arm(ManifestState.objects.lock_without_alarm(page), now=now)
     if found:
         logger.error("%d manifests had no alarm although nothing was open; they are armed again.", found)
     return found

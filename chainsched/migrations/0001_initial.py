@@ -1,5 +1,6 @@
 """All tables, their constraints and indexes, and the guard of the audit trail."""
 
+import chainsched.models.doors
 import django.core.validators
 import django.db.models.deletion
 import uuid
@@ -22,9 +23,12 @@ class Migration(migrations.Migration):
             name='Loop',
             fields=[
                 ('name', models.CharField(help_text='What the lock is for.', max_length=40, primary_key=True, serialize=False)),
-                ('turn', models.BigIntegerField(default=0, help_text='For dispatch: the turn that fairness has reached.')),
+                ('turns', models.JSONField(blank=True, default=dict, help_text='For dispatch: the turn that fairness has reached at each priority.')),
                 ('turned_at', models.DateTimeField(blank=True, help_text='When the last turn was taken.', null=True)),
             ],
+            options={
+                'base_manager_name': 'objects',
+            },
         ),
         migrations.CreateModel(
             name='ManifestGroup',
@@ -37,8 +41,10 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ('name',),
+                'base_manager_name': 'objects',
                 'constraints': [models.CheckConstraint(condition=models.Q(('max_active_jobs__isnull', True), ('max_active_jobs__gte', 1), _connector='OR'), name='chainsched_group_limit_positive'), models.CheckConstraint(condition=models.Q(('priority__gte', 0), ('priority__lte', 31)), name='chainsched_group_priority_range')],
             },
+            bases=(chainsched.models.doors.GroupActions, models.Model),
         ),
         migrations.CreateModel(
             name='Manifest',
@@ -77,7 +83,9 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ('external_id',),
+                'base_manager_name': 'objects',
             },
+            bases=(chainsched.models.doors.ManifestActions, models.Model),
         ),
         migrations.CreateModel(
             name='Metadata',
@@ -115,6 +123,7 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name': 'execution',
                 'get_latest_by': 'id',
+                'base_manager_name': 'objects',
             },
         ),
         migrations.CreateModel(
@@ -128,11 +137,14 @@ class Migration(migrations.Migration):
                 ('dead_lettered_at', models.DateTimeField(help_text='When it was given up.')),
                 ('resolved_at', models.DateTimeField(blank=True, help_text='When somebody decided.', null=True)),
                 ('note', models.TextField(blank=True, default='', help_text='What they said.')),
-                ('resolved_by', models.ForeignKey(blank=True, help_text='Who decided; empty for the system.', null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
+                ('resolved_by', models.ForeignKey(blank=True, db_constraint=False, help_text='Who decided; empty for the system.', null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
                 ('manifest', models.ForeignKey(blank=True, db_constraint=False, db_index=False, help_text='What failed; empty for a job without one.', null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='dead_letters', to='chainsched.manifest')),
                 ('execution', models.ForeignKey(blank=True, db_constraint=False, db_index=False, help_text='The attempt that was the last.', null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='dead_letters', to='chainsched.metadata')),
                 ('retry_execution', models.ForeignKey(blank=True, db_constraint=False, db_index=False, help_text='The execution that a retry led to.', null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='chainsched.metadata')),
             ],
+            options={
+                'base_manager_name': 'objects',
+            },
         ),
         migrations.CreateModel(
             name='Process',
@@ -150,6 +162,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'verbose_name_plural': 'processes',
+                'base_manager_name': 'objects',
                 'indexes': [models.Index(condition=models.Q(('lost_at__isnull', True), ('stopped_at__isnull', True)), fields=['heartbeat_at'], name='chainsched_process_trusted')],
             },
         ),
@@ -190,6 +203,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'verbose_name': 'queue row',
+                'base_manager_name': 'objects',
             },
         ),
         migrations.AddField(
@@ -215,6 +229,7 @@ class Migration(migrations.Migration):
                 ('finished_execution', models.BigIntegerField(default=0, help_text='Its newest execution that was an outcome of any kind; 0 for none.')),
             ],
             options={
+                'base_manager_name': 'objects',
                 'indexes': [models.Index(condition=models.Q(('next_run_at__isnull', False)), fields=['next_run_at'], name='chainsched_state_alarm')],
                 'constraints': [models.CheckConstraint(condition=models.Q(('due_execution__gte', models.F('covered_execution'))), name='chainsched_state_due_not_behind')],
             },

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -23,8 +24,22 @@ from chainsched.conf import get_config
 Row = Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """Columns that an insert takes from another table, whose id the new row names in the field ``by``."""
+
+    source: type[models.Model]
+    by: str
+    fields: Sequence[str]
+
+
 def insert(
-    model: type[models.Model], rows: Sequence[Row], *, returning: Sequence[str] = ("id",), skip_conflicts: bool = False
+    model: type[models.Model],
+    rows: Sequence[Row],
+    *,
+    returning: Sequence[str] = ("id",),
+    skip_conflicts: bool = False,
+    copied: Copied | None = None,
 ) -> list[dict[str, Any]]:
     """Insert the rows and return the named columns of those that were written.
 
@@ -41,11 +56,15 @@ def insert(
     fields += unnamed
     table, columns = _quoted(connection, model._meta.db_table), [field.column for field in fields]
     unfolded, parameter = _unfold(connection, fields, full)
+    values, joined = _list(connection, columns, prefix="v."), ""
+    if copied is not None:
+        values, joined = values + ", " + _list(connection, copied.fields, prefix="c."), _join(connection, model, copied)
+        columns = [*columns, *copied.fields]
     conflict = " ON CONFLICT DO NOTHING" if skip_conflicts else ""
     # SQLite needs WHERE to tell the conflict clause of an INSERT … SELECT from a join.
     sql = (
         f"INSERT INTO {table} ({_list(connection, columns)}) "  # noqa: S608 - names come from the models
-        f"SELECT {_list(connection, columns)} FROM {unfolded} WHERE true{conflict} "
+        f"SELECT {values} FROM {unfolded}{joined} WHERE true{conflict} "
         f"RETURNING {_list(connection, _columns(model, returning))}"
     )
     return _fetch(connection, sql, [parameter], returning)
@@ -113,13 +132,14 @@ def _unfold(
 def _compare(
     connection: BaseDatabaseWrapper, model: type[models.Model], where: Mapping[str, Any]
 ) -> tuple[str, list[Any]]:
-    """The compare of compare-and-set: a condition that also knows NULL, and its parameters."""
-    table, same = _quoted(connection, model._meta.db_table), "IS"
-    if connection.vendor == "postgresql":
-        same = "IS NOT DISTINCT FROM"
-    fields: list[Any] = [model._meta.get_field(name) for name in where]
-    conditions = [f" AND {table}.{_quoted(connection, field.column)} {same} %s" for field in fields]
-    values = [field.get_db_prep_value(value, connection) for field, value in zip(fields, where.values(), strict=True)]
+    """The compare of compare-and-set: conditions that an index can serve, and their parameters."""
+    table = _quoted(connection, model._meta.db_table)
+    fields: dict[Any, Any] = {model._meta.get_field(name): value for name, value in where.items()}
+    conditions = [
+        f" AND {table}.{_quoted(connection, field.column)} " + ("IS NULL" if value is None else "= %s")
+        for field, value in fields.items()
+    ]
+    values = [field.get_db_prep_value(value, connection) for field, value in fields.items() if value is not None]
     return "".join(conditions), values
 
 
@@ -154,8 +174,14 @@ def _quoted(connection: BaseDatabaseWrapper, name: str) -> str:
     return connection.ops.quote_name(name)
 
 
-def _list(connection: BaseDatabaseWrapper, columns: Sequence[str]) -> str:
-    return ", ".join(connection.ops.quote_name(column) for column in columns)
+def _list(connection: BaseDatabaseWrapper, columns: Sequence[str], *, prefix: str = "") -> str:
+    return ", ".join(prefix + connection.ops.quote_name(column) for column in columns)
+
+
+def _join(connection: BaseDatabaseWrapper, model: type[models.Model], copied: Copied) -> str:
+    key, *_ = _columns(model, [copied.by])
+    source = _quoted(connection, copied.source._meta.db_table)
+    return f" JOIN {source} AS c ON c.id = v.{_quoted(connection, key)}"
 
 
 def _fetch(

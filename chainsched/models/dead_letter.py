@@ -47,6 +47,8 @@ class DeadLetter(models.Model):
         null=True,
         blank=True,
         on_delete=models.SET_NULL,
+        # Users may live in another database than the one that CHAINSCHED names.
+        db_constraint=False,
         related_name="+",
         help_text="Who decided; empty for the system.",
     )
@@ -62,6 +64,7 @@ class DeadLetter(models.Model):
         retry_execution_id: int | None
 
     class Meta:
+        base_manager_name = "objects"
         constraints = (
             models.UniqueConstraint(fields=["manifest"], condition=IS_AWAITING, name="chainsched_letter_one_awaiting"),
             one_of("status", DeadLetterStatus, name="chainsched_letter_status"),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from asgiref.sync import sync_to_async
 
-from chainsched.domain.answers import Answer, Cancelled
+from chainsched.domain.answers import Answer, Cancelled, Explanation
 from chainsched.domain.declarations import Items
 from chainsched.domain.inputs import OWN_INPUT
 from chainsched.domain.schedules import Schedule
@@ -119,6 +119,12 @@ class ManifestActions:
         from chainsched import api  # noqa: PLC0415
 
         return api.cancel(cast("Manifest", self), reason=reason)
+
+    def explain(self) -> Explanation:
+        """Why it is or is not running now, by the rules that the loops use."""
+        from chainsched import api  # noqa: PLC0415
+
+        return api.explain(cast("Manifest", self))
 
     async def atrigger(self, delay: timedelta | float | None = None, *, input: Any = OWN_INPUT) -> Answer:
         """Call ``trigger`` from async code."""

@@ -8,9 +8,10 @@ LOCK_TIMEOUT = "10s"
 STATEMENT_TIMEOUT = "60s"
 # A process that freezes inside a transaction loses it, so that nobody waits for it longer than this.
 IDLE_TIMEOUT = "10s"
+PATIENCE = "10min"
 
 
-def begin(connection: BaseDatabaseWrapper) -> None:
+def begin(connection: BaseDatabaseWrapper, *, is_patient: bool = False) -> None:
     """The first statement of a transaction.
 
     PostgreSQL: bound every wait, for this transaction only, so that a pooler hands on a clean session.
@@ -22,10 +23,10 @@ def begin(connection: BaseDatabaseWrapper) -> None:
             cursor.execute(
                 "SELECT set_config('lock_timeout', %s, true), set_config('statement_timeout', %s, true), "
                 "set_config('idle_in_transaction_session_timeout', %s, true)",
-                [LOCK_TIMEOUT, STATEMENT_TIMEOUT, IDLE_TIMEOUT],
+                [PATIENCE] * 3 if is_patient else [LOCK_TIMEOUT, STATEMENT_TIMEOUT, IDLE_TIMEOUT],
             )
         else:
-            cursor.execute("UPDATE chainsched_loop SET turn = turn WHERE name = ''")
+            cursor.execute("UPDATE chainsched_loop SET turned_at = turned_at WHERE name = ''")
 
 
 def turn_wal_on(connection: BaseDatabaseWrapper) -> None:

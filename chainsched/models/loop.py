@@ -5,8 +5,6 @@ from __future__ import annotations
 from datetime import datetime
 
 from django.db import models
-from django.db.models import F
-from django.db.models.functions import Greatest
 
 from chainsched.models import bulk
 from chainsched.models.base import PinnedManager
@@ -29,22 +27,25 @@ class LoopQuerySet(models.QuerySet["Loop"]):
             mine.update(turned_at=now)
         return mine.get()
 
-    def advance(self, name: str, *, turn: int) -> None:
-        """Move the turn forward, never back."""
-        self.filter(name=name).update(turn=Greatest(F("turn"), turn))
-
-    def present_turn(self, name: str) -> int:
-        return self.filter(name=name).values_list("turn", flat=True).first() or 0
+    def present_turns(self, name: str) -> dict[int, int]:
+        """The turn that fairness has reached at each priority."""
+        stored = self.filter(name=name).values_list("turns", flat=True).first() or {}
+        return {int(priority): turn for priority, turn in stored.items()}
 
 
 class Loop(models.Model):
     """A row whose lock makes something exclusive."""
 
     name = models.CharField(max_length=40, primary_key=True, help_text="What the lock is for.")
-    turn = models.BigIntegerField(default=0, help_text="For dispatch: the turn that fairness has reached.")
+    turns = models.JSONField(
+        default=dict, blank=True, help_text="For dispatch: the turn that fairness has reached at each priority."
+    )
     turned_at = models.DateTimeField(null=True, blank=True, help_text="When the last turn was taken.")
 
     objects = PinnedManager.from_queryset(LoopQuerySet)()
+
+    class Meta:
+        base_manager_name = "objects"
 
     def __str__(self) -> str:
         return self.name

@@ -165,6 +165,7 @@ class Manifest(ManifestActions, models.Model):
         state: ManifestState
 
     class Meta:
+        base_manager_name = "objects"
         ordering = ("external_id",)
         constraints = (
             one_of("schedule_type", ScheduleType, name="chainsched_manifest_schedule_type"),

@@ -13,9 +13,6 @@ from chainsched.models.doors import GroupActions
 class ManifestGroupQuerySet(models.QuerySet["ManifestGroup"]):
     """Reads of groups."""
 
-    def enabled(self) -> ManifestGroupQuerySet:
-        return self.filter(is_enabled=True)
-
     def restricting_dispatch(self) -> ManifestGroupQuerySet:
         """The groups whose rows may have to wait: disabled ones and those with a limit."""
         return self.filter(Q(is_enabled=False) | Q(max_active_jobs__isnull=False))
@@ -41,6 +38,7 @@ class ManifestGroup(GroupActions, models.Model):
     objects = PinnedManager.from_queryset(ManifestGroupQuerySet)()
 
     class Meta:
+        base_manager_name = "objects"
         ordering = ("name",)
         constraints = (
             models.CheckConstraint(

@@ -29,8 +29,10 @@ class ManifestStateQuerySet(models.QuerySet["ManifestState"]):
 
     def lock_with_dependents(self, manifest_ids: Collection[int]) -> list[int]:
         """Lock these rows and those of the manifests that depend on them, all in id order, in one statement."""
-        dependents = Manifest.objects.using(self.db).firing_after(list(manifest_ids)).values("id")
-        rows = self.filter(Q(manifest__in=manifest_ids) | Q(manifest__in=dependents)).order_by("manifest_id")
+        # Two conditions joined by OR would make PostgreSQL read every state there is.
+        own = self.filter(manifest__in=manifest_ids).order_by().values("manifest_id")
+        dependents = Manifest.objects.using(self.db).firing_after(list(manifest_ids)).order_by().values("id")
+        rows = self.filter(manifest__in=own.union(dependents)).order_by("manifest_id")
         return list(rows.select_for_update(no_key=True).values_list("manifest_id", flat=True))
 
     def lock_due(self, manifest_ids: Collection[int], *, now: datetime) -> list[int]:
@@ -49,19 +51,23 @@ class ManifestStateQuerySet(models.QuerySet["ManifestState"]):
 
     def without_alarm(self, *, after: int, limit: int) -> list[int]:
         """Manifests that may run by themselves and have no alarm, in pages by id; many of them have open work."""
-        may_run = self.filter(
+        by_itself = Q(
             Q(manifest__schedule_type__in=TIMED) | Q(due_execution__gt=F("covered_execution")),
-            next_run_at__isnull=True,
             manifest__is_enabled=True,
             manifest__retired_at__isnull=True,
             manifest__done_at__isnull=True,
-            manifest__gt=after,
         )
+        may_run = self.filter(by_itself | Q(trigger_at__isnull=False), next_run_at__isnull=True, manifest__gt=after)
         return list(may_run.order_by("manifest_id").values_list("manifest_id", flat=True)[:limit])
 
-    def next_alarm(self) -> datetime | None:
-        """The earliest alarm of all."""
-        armed = self.filter(next_run_at__isnull=False).order_by("next_run_at")
+    def lock_without_alarm(self, manifest_ids: Collection[int]) -> list[int]:
+        """Lock those that still have no alarm, passing over what somebody else holds: it is being dealt with."""
+        rows = self.filter(manifest__in=manifest_ids, next_run_at__isnull=True).order_by("manifest_id")
+        return list(rows.select_for_update(no_key=True, skip_locked=True).values_list("manifest_id", flat=True))
+
+    def next_alarm(self, *, after: datetime) -> datetime | None:
+        """The next alarm to come. One that has come and is still there is in somebody else's hands."""
+        armed = self.filter(next_run_at__gt=after).order_by("next_run_at")
         return armed.values_list("next_run_at", flat=True).first()
 
     def forget_wishes(self, manifest_ids: Collection[int]) -> int:
@@ -123,6 +129,7 @@ class ManifestState(models.Model):
         manifest_id: int
 
     class Meta:
+        base_manager_name = "objects"
         constraints = (
             models.CheckConstraint(
                 condition=Q(due_execution__gte=F("covered_execution")), name="chainsched_state_due_not_behind"

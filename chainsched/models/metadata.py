@@ -13,6 +13,7 @@ from django.db.models import F, Q
 from chainsched.domain.states import ACTIVE_STATES, TERMINAL_STATES, ExecutionState, Source
 from chainsched.exceptions import ExecutionIsFinal
 from chainsched.models.base import PinnedManager, choices, one_of, reference, values
+from chainsched.models.clock import database_now
 from chainsched.models.manifest import Manifest
 from chainsched.models.manifest_group import ManifestGroup
 from chainsched.models.process import Process
@@ -34,9 +35,6 @@ class MetadataQuerySet(models.QuerySet["Metadata"]):
     def in_progress(self) -> MetadataQuerySet:
         return self.filter(IS_IN_PROGRESS)
 
-    def terminal(self) -> MetadataQuerySet:
-        return self.filter(state__in=TERMINAL_STATES)
-
     def in_claim_order(self) -> MetadataQuerySet:
         return self.order_by("-priority", "id")
 
@@ -45,24 +43,26 @@ class MetadataQuerySet(models.QuerySet["Metadata"]):
         counted = self.active().values_list("group_id").order_by().annotate(active=models.Count("id"))
         return dict(counted)
 
-    def claim(self, *, process: Process, workflows: Collection[str], limit: int, now: datetime) -> list[Metadata]:
+    def claim(
+        self, *, process: Process, workflows: Collection[str], limit: int, now: datetime | None = None
+    ) -> list[Metadata]:
         """Take up to ``limit`` pending executions for a process; nothing if the process is no longer trusted."""
         candidates = self.pending().filter(workflow__in=workflows).in_claim_order()
         locked = candidates.select_for_update(skip_locked=True, no_key=True)[:limit]
         trusted = Process.objects.using(self.db).trusted().filter(pk=process.pk)
         ids = list(locked.values_list("id", flat=True))
         claimed = self.pending().filter(models.Exists(trusted), id__in=ids)
-        if not claimed.update(
-            state=ExecutionState.IN_PROGRESS, process=process, claimed_at=now, claims=F("claims") + 1
-        ):
+        at = now or database_now()
+        begun = {"state": ExecutionState.IN_PROGRESS, "process": process, "claimed_at": at, "started_at": at}
+        if not ids or not claimed.update(**begun, claims=F("claims") + 1):
             return []
         taken = self.in_progress().filter(id__in=ids, process=process)
         return list(taken.select_related("manifest").in_claim_order())
 
-    def begin(self, execution_ids: Iterable[int], *, process: Process, now: datetime) -> int:
-        """Note that user code starts; fewer rows than ids means that some were taken away."""
-        mine = self.in_progress().filter(id__in=list(execution_ids), process=process, started_at__isnull=True)
-        return mine.update(started_at=now)
+    def hand_back(self, *, process: Process, known: Collection[int]) -> int:
+        """Give back what a process holds without knowing of it, and so cannot have begun."""
+        strays = self.in_progress().filter(process=process).exclude(id__in=known)
+        return strays.update(state=ExecutionState.PENDING, process=None, claimed_at=None, started_at=None)
 
     def release(self, execution_ids: Iterable[int], *, process_ids: Collection[int]) -> int:
         """Give back claims whose run never began."""
@@ -144,6 +144,7 @@ class Metadata(models.Model):
         root_execution_id: int | None
 
     class Meta:
+        base_manager_name = "objects"
         verbose_name = "execution"
         get_latest_by = "id"
         constraints = (

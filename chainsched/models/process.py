@@ -55,6 +55,7 @@ class Process(models.Model):
         id: int
 
     class Meta:
+        base_manager_name = "objects"
         verbose_name_plural = "processes"
         indexes = (models.Index(fields=["heartbeat_at"], condition=IS_TRUSTED, name="chainsched_process_trusted"),)
 

@@ -37,6 +37,11 @@ class WorkQueueQuerySet(models.QuerySet["WorkQueue"]):
         released = Q(manifest__isnull=True) | Q(manifest__is_enabled=True) | Q(source__in=SOURCES_PAST_DISABLED)
         return self.queued().filter(Q(not_before__isnull=True) | Q(not_before__lte=now), released)
 
+    def ahead_of(self, row: WorkQueue) -> WorkQueueQuerySet:
+        """The rows that stand before this one in the order of dispatch."""
+        same = Q(priority=row.priority) & (Q(turn__lt=row.turn) | Q(turn=row.turn, id__lt=row.id))
+        return self.filter(Q(priority__gt=row.priority) | same)
+
     def outside_groups(self, group_ids: Collection[int]) -> WorkQueueQuerySet:
         """Without the rows of these groups; rows that have no group stay."""
         return self.exclude(group__in=group_ids, group__isnull=False) if group_ids else self
@@ -132,6 +137,7 @@ class WorkQueue(models.Model):
         execution_id: int | None
 
     class Meta:
+        base_manager_name = "objects"
         verbose_name = "queue row"
         constraints = (
             models.UniqueConstraint(fields=["manifest"], condition=IS_QUEUED, name="chainsched_queue_one_per_manifest"),

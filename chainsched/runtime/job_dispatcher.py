@@ -13,7 +13,7 @@ from chainsched.servers import get_server
 def turn(now: datetime, *, limit: int = BATCH) -> Turn:
     """Dispatch one batch, hand it to the task server, and say when a waiting row comes due."""
     server = get_server()
-    dispatched = dispatch(workflows=server.known_workflows(now=now), now=now, limit=limit)
+    dispatched = dispatch(workflows=server.known_workflows(now=now), limit=limit)
     server.submit(dispatched.execution_ids)
     next_at = WorkQueue.objects.next_not_before(after=now)
     return Turn(did=len(dispatched.execution_ids), next_at=next_at, has_more=dispatched.has_more)

@@ -16,4 +16,4 @@ def turn(now: datetime, *, page: int = PAGE) -> Turn:
         evaluated = evaluate(now=now, limit=page)
         queued += evaluated.queued
         if evaluated.seen < page:
-            return Turn(did=queued, next_at=ManifestState.objects.next_alarm())
+            return Turn(did=queued, next_at=ManifestState.objects.next_alarm(after=now))

@@ -180,7 +180,7 @@ def _interval_of(name: str) -> float:
 
 def _reap(now: datetime) -> Turn:
     reaped = reap(now=now)
-    return Turn(did=reaped.lost + reaped.released)
+    return Turn(did=reaped.lost + reaped.released, has_more=reaped.has_more)
 
 
 def _reconcile(now: datetime) -> Turn:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from datetime import datetime
 
-from chainsched.flow.execute import begin, claim
+from chainsched.flow.execute import claim, hand_back
 from chainsched.flow.record import Finished, record
 from chainsched.models import Process
 from chainsched.runtime.poller import Turn
@@ -23,6 +23,8 @@ class Worker:
         self._runner = runner
         self._workflows = workflows
         self._unrecorded: list[Finished] = []
+        self._held: set[int] = set()
+        self._is_unsure = False
         self._is_draining = False
 
     @property
@@ -36,7 +38,7 @@ class Worker:
 
     def turn(self, now: datetime) -> Turn:
         recorded = self._record(now)
-        started = 0 if self._is_draining else self._start(now)
+        started = 0 if self._is_draining else self._start()
         return Turn(did=recorded + started)
 
     def _record(self, now: datetime) -> int:
@@ -45,13 +47,18 @@ class Worker:
         if not self._unrecorded:
             return 0
         recorded = record(self._unrecorded, now=now, by=self._process)
-        self._unrecorded = []
+        self._unrecorded = [item for item in self._unrecorded if item.execution_id in recorded.unwritten]
+        self._held -= {*recorded.ended, *recorded.late}
         return len(recorded.ended)
 
-    def _start(self, now: datetime) -> int:
-        claims = claim(process=self._process, workflows=self._workflows, limit=self._runner.free, now=now)
-        if claims:
-            begin(claims, process=self._process, now=now)
+    def _start(self) -> int:
+        """Fill the free places. After a claim that failed, what it may have taken all the same is given back."""
+        if self._is_unsure:
+            hand_back(process=self._process, known=self._held)
+        self._is_unsure = True
+        claims = claim(process=self._process, workflows=self._workflows, limit=self._runner.free)
+        self._is_unsure = False
         for item in claims:
+            self._held.add(item.execution_id)
             self._runner.start(item)
         return len(claims)

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
-from chainsched.flow.execute import begin, claim, execute
+from chainsched.flow.execute import claim, execute
 from chainsched.flow.record import Finished, record
 from chainsched.models import Process
 from chainsched.models.clock import database_now
@@ -28,7 +28,6 @@ class InlineServer(TaskServer):
         process = Process.objects.create(
             kind="inline", host=socket.gethostname(), pid=os.getpid(), started_at=now, heartbeat_at=now
         )
-        while claims := claim(process=process, workflows=registry.names(), limit=1, now=database_now()):
-            begin(claims, process=process, now=database_now())
+        while claims := claim(process=process, workflows=registry.names(), limit=1):
             record([Finished(item.execution_id, execute(item)) for item in claims], by=process, now=database_now())
         Process.objects.filter(pk=process.pk).update(stopped_at=database_now())

@@ -153,9 +153,9 @@ def test_a_dispatcher_that_freezes_in_its_turn_is_replaced(monkeypatch):
         frozen.set_autocommit(False)
         locks.begin(frozen)
         with frozen.cursor() as cursor:
-            cursor.execute("INSERT INTO chainsched_loop (name, turn) VALUES (%s, 0)", [DISPATCH])
+            cursor.execute("INSERT INTO chainsched_loop (name, turns) VALUES (%s, '{}')", [DISPATCH])
         assert len(dispatch(workflows=KNOWN, now=NOW).execution_ids) == 1
     finally:
         frozen.close()
     with transact():
-        assert Loop.objects.hold(DISPATCH, now=NOW).turn == 1
+        assert Loop.objects.hold(DISPATCH, now=NOW).turns == {"0": 1}

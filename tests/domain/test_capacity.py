@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chainsched.domain.capacity import Candidate, Room, admit, assign_turns, effective_priority, room
+from chainsched.domain.capacity import Candidate, Room, admit, advance_turns, assign_turns, effective_priority, room
 
 A, B, C = 1, 2, 3
 
@@ -124,14 +124,14 @@ def test_priority_is_the_manifests_else_the_groups_plus_the_boost_within_0_and_3
     ],
 )
 def test_a_new_row_gets_the_next_turn_of_its_group(places, present, last, turns):
-    assert assign_turns(places, present=present, last=last) == turns
+    assert assign_turns(places, present=dict.fromkeys(range(32), present), last=last) == turns
 
 
 def test_a_group_with_many_rows_does_not_starve_ten_small_ones():
     bulk = [(A, 0)] * 50_000
     small = [(group_id, 0) for group_id in range(2, 12) for _ in range(3)]
-    first = assign_turns(bulk, present=0, last={})
-    later = assign_turns(small, present=0, last={(A, 0): first[-1]})
+    first = assign_turns(bulk, present={}, last={})
+    later = assign_turns(small, present={}, last={(A, 0): first[-1]})
     rows = sorted(
         (turn, row_id, group_id)
         for row_id, (turn, (group_id, _)) in enumerate(zip(first + later, bulk + small, strict=True))
@@ -142,7 +142,18 @@ def test_a_group_with_many_rows_does_not_starve_ten_small_ones():
 def test_groups_that_queue_in_mixed_order_share_evenly():
     places = [(group_id, 0) for group_id in (A, B, C) for _ in range(20)]
     places = places[::7] + [place for number, place in enumerate(places) if number % 7]
-    turns = assign_turns(places, present=3, last={})
+    turns = assign_turns(places, present=dict.fromkeys(range(32), 3), last={})
     ordered = [place for _, place in sorted(zip(turns, places, strict=True), key=lambda entry: entry[0])]
     for start in range(0, 60, 3):
         assert {group_id for group_id, _ in ordered[start : start + 3]} == {A, B, C}
+
+
+def test_work_at_one_priority_leaves_the_turns_of_another_alone():
+    """Otherwise a small group would queue up behind all that a busier priority has started meanwhile."""
+    reached = advance_turns({0: 5}, started=[(20, 400), (20, 401), (0, 6)])
+    assert reached == {0: 6, 20: 401}
+    assert assign_turns([(A, 0)], present=reached, last={}) == [7]
+
+
+def test_turns_never_go_back():
+    assert advance_turns({0: 9}, started=[(0, 4)]) == {0: 9}

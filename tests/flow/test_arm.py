@@ -56,3 +56,24 @@ def test_enabling_begins_a_full_interval_from_now():
     manifest = make_manifest(state={"last_finished_run": NOW - timedelta(days=3)})
     arm([manifest.id], now=NOW, is_fresh=True)
     assert alarm_of(manifest) == NOW + timedelta(minutes=5)
+
+
+def test_reconcile_finds_forgotten_wishes_too():
+    make_manifest(state={"trigger_at": NOW}, schedule_type="on_demand")
+    make_manifest(state={"trigger_at": NOW}, is_enabled=False)
+    assert reconcile(now=NOW) == 2
+
+
+def test_reconcile_does_not_move_an_alarm_that_was_set_meanwhile(monkeypatch, caplog):
+    manifest = make_manifest(state={"last_finished_run": NOW})
+    found = ManifestState.objects.without_alarm
+
+    def armed_meanwhile(**page):
+        ids = found(**page)
+        ManifestState.objects.update(next_run_at=NOW)
+        return ids
+
+    ManifestState.objects.update(next_run_at=None)
+    monkeypatch.setattr(type(ManifestState.objects), "without_alarm", lambda self, **page: armed_meanwhile(**page))
+    assert reconcile(now=NOW) == 0
+    assert alarm_of(manifest) == NOW

@@ -11,6 +11,7 @@ from chainsched.domain.states import ExecutionState, QueueStatus, Source
 from chainsched.flow.dispatch import dispatch
 from chainsched.flow.enqueue import Order, enqueue
 from chainsched.models import Manifest, Metadata, WorkQueue
+from chainsched.models.clock import database_now
 from tests.factories import NOW, make_execution, make_group, make_manifest, make_queue_row
 
 pytestmark = pytest.mark.django_db
@@ -186,6 +187,47 @@ def test_one_huge_group_does_not_starve_small_ones(settings):
     assert sum(started_by_group().values()) == 21
 
 
+def test_groups_that_fill_up_one_after_the_other_leave_no_room_unused(settings):
+    settings.CHAINSCHED = {"MAX_ACTIVE_JOBS": None}
+    for number in range(9):
+        make_backlog(make_group(max_active_jobs=1), 12, priority=number)
+    started = 0
+    for _ in range(3):
+        dispatched = turn(limit=10)
+        started += len(dispatched.execution_ids)
+        if not dispatched.has_more:
+            break
+    assert started == 9
+
+
+def test_what_busier_priorities_started_does_not_put_small_groups_behind_a_huge_one(settings):
+    settings.CHAINSCHED = {"MAX_ACTIVE_JOBS": None}
+    huge = make_group("huge")
+    enqueue([Order(make_manifest(group=huge, state={}).id, Source.SCHEDULE, NOW) for _ in range(30)], now=NOW)
+    busy = make_group("busy", priority=20)
+    enqueue([Order(make_manifest(group=busy, state={}).id, Source.SCHEDULE, NOW) for _ in range(40)], now=NOW)
+    turn(limit=40)
+    small = make_manifest(group=make_group("small"), state={})
+    enqueue([Order(small.id, Source.SCHEDULE, NOW)], now=NOW)
+    turn(limit=2)
+    assert started_by_group()["small"] == 1
+
+
+def test_a_start_is_timed_after_the_lock_that_allowed_it():
+    make_backlog(make_group(), 1)
+    before = database_now()
+    dispatch(workflows=KNOWN)
+    assert Metadata.objects.get().created_at >= before
+
+
+def test_large_inputs_stay_in_the_database():
+    make_queue_row(make_manifest(state={}), input={"text": "a-large-input"})
+    with CaptureQueriesContext(connection) as captured:
+        turn()
+    assert Metadata.objects.get().input == {"text": "a-large-input"}
+    assert not any("a-large-input" in query["sql"] for query in captured.captured_queries)
+
+
 def test_a_turn_moves_any_number_of_rows_with_the_same_statements(settings):
     settings.CHAINSCHED = {"MAX_ACTIVE_JOBS": None}
 
@@ -197,6 +239,6 @@ def test_a_turn_moves_any_number_of_rows_with_the_same_statements(settings):
     turn()  # makes the Loop row
     make_backlog(make_group(), 1)
     few = statements()
-    make_backlog(make_group(), 200)
+    make_backlog(make_group(), 200, turn=2)
     assert statements() == few
     assert Metadata.objects.count() == 201

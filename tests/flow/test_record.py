@@ -3,12 +3,13 @@
 from datetime import timedelta
 
 import pytest
-from django.db import connection
+from django.db import InterfaceError, OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 
 from chainsched.domain import outcomes
 from chainsched.domain.outcomes import FailureType, Outcome
 from chainsched.domain.states import ExecutionState, Source
+from chainsched.flow import record as stage
 from chainsched.flow.record import Finished, record
 from chainsched.models import DeadLetter, Manifest, ManifestState, Metadata, Process, WorkQueue
 from tests.factories import NOW, make_dependent, make_execution, make_manifest, make_process
@@ -182,3 +183,65 @@ def test_any_number_of_results_takes_the_same_statements(process):
 
     assert statements(1) == statements(40)
     assert Manifest.objects.filter(state__due_execution__gt=0).count() == 41
+
+
+def failing(times, error):
+    """A write that fails a number of times, as a busy database lets it."""
+    calls = []
+
+    def wrap(write):
+        def wrapped(*args, **kwargs):
+            calls.append(1)
+            if len(calls) <= times:
+                raise error
+            return write(*args, **kwargs)
+
+        return wrapped
+
+    return wrap
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("error", [OperationalError("deadlock detected"), InterfaceError("connection is closed")])
+def test_trouble_with_the_database_says_nothing_about_the_result(process, monkeypatch, error):
+    execution = running(process)
+    monkeypatch.setattr(stage, "_record_once", failing(2, error)(stage._record_once))
+    assert record([success(execution)], by=process, now=LATER).ended == [execution.id]
+    execution.refresh_from_db()
+    assert execution.state == ExecutionState.COMPLETED
+
+
+@pytest.mark.django_db(transaction=True)
+def test_lasting_trouble_is_raised_so_that_the_result_is_kept(process, monkeypatch):
+    execution = running(process)
+    monkeypatch.setattr(stage, "_record_once", failing(99, OperationalError("no connection"))(stage._record_once))
+    with pytest.raises(OperationalError):
+        record([success(execution)], by=process, now=LATER)
+    execution.refresh_from_db()
+    assert execution.state == ExecutionState.IN_PROGRESS
+
+
+def test_a_result_that_cannot_be_closed_is_named(process, monkeypatch, caplog):
+    execution, other = running(process), running(process)
+    close = stage._closed_row
+
+    def broken(verdict, **rest):
+        if verdict.execution.id == execution.id:
+            raise KeyError("broken")
+        return close(verdict, **rest)
+
+    monkeypatch.setattr(stage, "_closed_row", broken)
+    recorded = record([success(execution), success(other)], by=process, now=LATER)
+    assert (recorded.ended, recorded.unwritten) == ([other.id], [execution.id])
+
+
+def test_a_manifest_whose_state_is_gone_costs_the_others_nothing(process):
+    broken, good = running(process), running(process)
+    ManifestState.objects.filter(manifest=broken.manifest_id).delete()
+    assert len(record([success(broken), failure(good)], by=process, now=LATER).ended) == 2
+
+
+@pytest.mark.parametrize("source", [Source.TRIGGER, Source.DEAD_LETTER])
+def test_a_retry_of_what_a_person_asked_for_stays_theirs(process, source):
+    record([failure(running(process, source=source))], by=process, now=LATER)
+    assert WorkQueue.objects.get().source == source

@@ -226,3 +226,66 @@ def test_nothing_declared_writes_nothing(schedules):
     with CaptureQueriesContext(connection) as captured:
         seed(schedules, now=NOW)
     assert len(captured) == 0
+
+
+def test_another_schedule_lets_what_was_done_run_again(schedules):
+    schedules.schedule(workflows.ping, "once", None, Once(at=NOW))
+    seed(schedules, now=NOW)
+    Manifest.objects.update(done_at=NOW)
+    schedules.clear()
+    schedules.schedule(workflows.ping, "once", None, Every.minutes(5))
+    seed(schedules, now=NOW)
+    assert (manifest("once").done_at, manifest("once").next_run_at) == (None, NOW)
+
+
+def test_a_dependent_whose_parent_leaves_the_code_may_get_a_schedule_of_its_own(schedules):
+    schedules.schedule(workflows.ping, "a", None, Every.minutes(5)).then_include(workflows.ping, "b")
+    seed(schedules, now=NOW)
+    ManifestState.objects.filter(manifest=manifest("b")).update(due_execution=7)
+    schedules.clear()
+    schedules.schedule(workflows.ping, "b", None, Every.minutes(5))
+    seed(schedules, now=NOW)
+    state = ManifestState.objects.get(manifest=manifest("b"))
+    assert (manifest("b").depends_on, state.due_execution, state.covered_execution) == (None, 0, 0)
+
+
+def test_a_group_that_is_switched_on_by_the_code_runs_again(schedules):
+    schedules.schedule(workflows.ping, "a", None, Every.minutes(5), group="g", group_enabled=False)
+    seed(schedules, now=NOW)
+    assert manifest("a").next_run_at is None
+    schedules.clear()
+    schedules.schedule(workflows.ping, "a", None, Every.minutes(5), group="g", group_enabled=True)
+    seed(schedules, now=NOW)
+    assert manifest("a").next_run_at == NOW
+
+
+def test_a_manifest_that_moves_out_of_a_disabled_group_runs_again(schedules):
+    schedules.schedule(workflows.ping, "a", None, Every.minutes(5), group="off", group_enabled=False)
+    seed(schedules, now=NOW)
+    schedules.clear()
+    schedules.schedule(workflows.ping, "a", None, Every.minutes(5), group="on")
+    seed(schedules, now=NOW)
+    assert manifest("a").next_run_at == NOW
+
+
+def test_a_dormant_child_that_wakes_up_for_good_is_looked_at(schedules):
+    schedules.schedule(workflows.ping, "a", None, Every.minutes(5)).then_include(workflows.ping, "b", dormant=True)
+    seed(schedules, now=NOW)
+    ManifestState.objects.filter(manifest=manifest("a")).update(succeeded_execution=3, last_successful_run=NOW)
+    schedules.clear()
+    schedules.schedule(workflows.ping, "a", None, Every.minutes(5)).then_include(workflows.ping, "b")
+    seed(schedules, now=NOW)
+    assert manifest("b").next_run_at == NOW
+
+
+def test_a_circle_through_what_is_stored_is_refused(schedules):
+    schedules.schedule(workflows.ping, "a", None, Every.minutes(5), group="g").then_include(
+        workflows.ping, "b", group="g"
+    )
+    seed(schedules, now=NOW)
+    schedules.clear()
+    chain = schedules.schedule(workflows.ping, "other", None, Every.minutes(5), group="g")
+    chain.include_many(workflows.ping, None, [ManifestItem("a", depends_on="b")], group="g")
+    with pytest.raises(CycleError):
+        seed(schedules, now=NOW)
+    assert manifest("a").depends_on is None

@@ -1,0 +1,44 @@
+"""The verbs of ``manage.py chainsched``: one file each, with its arguments and what it does."""
+
+from __future__ import annotations
+
+import json
+from argparse import ArgumentParser
+from typing import Any, Protocol
+
+from django.core.management.base import CommandError, OutputWrapper
+from django.core.management.color import Style
+from django.core.serializers.json import DjangoJSONEncoder
+
+OK = 0
+ATTENTION = 1
+BAD_INPUT = 2
+
+
+class Verb(Protocol):
+    """What each module offers; ``run`` returns the exit code."""
+
+    HELP: str
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Say which options it takes."""
+        ...
+
+    def run(self, options: dict[str, Any], *, out: OutputWrapper, style: Style) -> int:
+        """Do it."""
+        ...
+
+
+def add_json(parser: ArgumentParser) -> None:
+    """The option that every verb has."""
+    parser.add_argument("--json", action="store_true", dest="as_json", help="Print JSON, for programs.")
+
+
+def print_json(value: Any, *, out: OutputWrapper) -> None:
+    """One JSON document on standard output."""
+    out.write(json.dumps(value, cls=DjangoJSONEncoder, indent=2, sort_keys=True))
+
+
+def unknown_group(name: str) -> CommandError:
+    """The error for a group that nobody knows."""
+    return CommandError(f"There is no group {name!r}; `chainsched status` lists them.", returncode=BAD_INPUT)

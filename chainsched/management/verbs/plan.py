@@ -1,0 +1,96 @@
+"""``chainsched plan``: what seeding would do, and nothing done."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+from django.core.management.base import OutputWrapper
+from django.core.management.color import Style
+
+from chainsched.conf import get_config
+from chainsched.flow.declare import schedules
+from chainsched.flow.plan import Plan, plan
+from chainsched.management.verbs import ATTENTION, OK, add_json, print_json
+from chainsched.runtime import startup
+
+HELP = "Show what seed would create, change, retire and revive, by group; writes nothing."
+
+# Columns that follow from others, or that every new row has; they say nothing to people.
+SILENT = {"depth", "retired_at", "owner", "is_declared"}
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """The form of the answer, and whether drift is an error."""
+    add_json(parser)
+    parser.add_argument("--check", action="store_true", help="Exit with 1 if seed would change anything, for CI.")
+
+
+def run(options: dict[str, Any], *, out: OutputWrapper, style: Style) -> int:
+    """Compare and print."""
+    startup.refuse_undiscovered()
+    made = plan(schedules)
+    if options["as_json"]:
+        print_json(as_dict(made), out=out)
+    else:
+        out.write("\n".join(lines(made, style=style)))
+    return ATTENTION if options["check"] and not made.is_empty else OK
+
+
+def as_dict(made: Plan) -> dict[str, Any]:
+    """The plan as JSON shows it."""
+
+    def changes(columns: Any) -> dict[str, Any]:
+        return {column: {"old": old, "new": new} for column, (old, new) in columns.items()}
+
+    return {
+        "owner": made.origin.owner,
+        "create": [row["external_id"] for row in made.created],
+        "change": {name: changes(columns) for name, columns in made.changed.items()},
+        "reparent": made.reparented,
+        "retire": list(made.retired),
+        "revive": made.revived,
+        "new_groups": {name: dict(stated) for name, stated in made.new_groups.items()},
+        "change_groups": {name: changes(columns) for name, columns in made.changed_groups.items()},
+        "unchanged": made.unchanged,
+        "warnings": list(made.warnings),
+    }
+
+
+def lines(made: Plan, *, style: Style) -> Iterator[str]:
+    """The plan as people read it: by group, what is new, what changes, what goes."""
+    yield f"Owner: {get_config().owner}"
+    for group, entries in sorted(_by_group(made, style=style).items()):
+        yield style.MIGRATE_HEADING(group)
+        yield from (f"  {entry}" for entry in entries)
+    yield from (style.WARNING(warning) for warning in made.warnings)
+    changed = len(made.changed) - len(made.revived)
+    yield (
+        f"{len(made.created)} to create, {changed} to change, {len(made.retired)} to retire, "
+        f"{len(made.revived)} to revive, {made.unchanged} unchanged."
+    )
+
+
+def _by_group(made: Plan, *, style: Style) -> dict[str, list[str]]:
+    entries: dict[str, list[str]] = defaultdict(list)
+    for name in made.new_groups:
+        entries[name].append(style.SUCCESS("+ new group"))
+    for name, columns in made.changed_groups.items():
+        entries[name] += [style.WARNING(f"~ group {line}") for line in _changes(columns)]
+    for row in made.created:
+        parent = f" after {row['depends_on']}" if row["depends_on"] else ""
+        entries[row["group"]].append(style.SUCCESS(f"+ {row['external_id']} ({row['schedule_type']}{parent})"))
+    for name, columns in made.changed.items():
+        mark, paint = ("^", style.SUCCESS) if "retired_at" in columns else ("~", style.WARNING)
+        group = columns["group"].new if "group" in columns else made.stored[name]["group"]
+        entries[group].append(paint(f"{mark} {name}" + (" is declared again" if mark == "^" else "")))
+        entries[group] += [f"    {line}" for line in _changes(columns)]
+    for name in made.retired:
+        entries[made.stored[name]["group"]].append(style.ERROR(f"- {name} is no longer declared"))
+    return entries
+
+
+def _changes(columns: Any) -> list[str]:
+    return [f"{column}: {old!r} -> {new!r}" for column, (old, new) in sorted(columns.items()) if column not in SILENT]

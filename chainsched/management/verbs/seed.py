@@ -1,0 +1,37 @@
+"""``chainsched seed``: write the declared schedules to the database."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from dataclasses import asdict
+from typing import Any
+
+from django.core.management.base import OutputWrapper
+from django.core.management.color import Style
+
+from chainsched.flow.declare import schedules
+from chainsched.flow.seed import seed
+from chainsched.management.verbs import OK, add_json, print_json
+from chainsched.models.clock import database_now
+from chainsched.runtime import startup
+
+HELP = "Write what schedules.py declares to the database; running it again writes nothing."
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Nothing but the form of the answer."""
+    add_json(parser)
+
+
+def run(options: dict[str, Any], *, out: OutputWrapper, style: Style) -> int:
+    """Seed and say what was written."""
+    startup.refuse_undiscovered()
+    seeded = seed(schedules, now=database_now())
+    if options["as_json"]:
+        print_json(asdict(seeded), out=out)
+    else:
+        out.write(
+            f"{len(seeded.created)} created, {len(seeded.changed)} changed, "
+            f"{len(seeded.retired)} retired, {seeded.unchanged} unchanged."
+        )
+    return OK

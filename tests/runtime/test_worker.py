@@ -1,0 +1,92 @@
+"""The worker's turn when the database is in trouble: results are kept, claims are not forgotten."""
+
+import pytest
+from django.db import OperationalError
+
+from chainsched.domain import outcomes
+from chainsched.domain.states import ExecutionState
+from chainsched.flow.execute import claim
+from chainsched.flow.record import Finished, record
+from chainsched.models import Metadata
+from chainsched.runtime import worker as module
+from chainsched.runtime.worker import Worker
+from tests.factories import NOW, make_execution, make_manifest, make_process
+
+pytestmark = pytest.mark.django_db
+
+
+class Bench:
+    """A runner that finishes what the test says."""
+
+    def __init__(self, free=2):
+        self.free = free
+        self.started = []
+        self.finished = []
+
+    @property
+    def running(self):
+        return len(self.started) - len(self.finished)
+
+    def start(self, item):
+        self.started.append(item.execution_id)
+
+    def collect(self):
+        results = [Finished(execution_id, outcomes.completed("done")) for execution_id in self.finished]
+        self.started = [execution_id for execution_id in self.started if execution_id not in self.finished]
+        self.finished = []
+        return results
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def runner():
+    return Bench()
+
+
+@pytest.fixture
+def worker(runner):
+    return Worker(make_process(), runner, workflows=["testapp.ping"])
+
+
+def test_a_result_is_kept_until_the_database_takes_it(worker, runner, monkeypatch):
+    execution = make_execution(make_manifest(state={}))
+    worker.turn(NOW)
+    runner.finished = [execution.id]
+    monkeypatch.setattr(module, "record", unavailable)
+    with pytest.raises(OperationalError):
+        worker.turn(NOW)
+    assert not worker.is_idle
+    monkeypatch.setattr(module, "record", record)
+    worker.turn(NOW)
+    execution.refresh_from_db()
+    assert (execution.state, execution.output) == (ExecutionState.COMPLETED, "done")
+    assert worker.is_idle
+
+
+def test_a_claim_whose_commit_was_not_heard_of_is_given_back(worker, runner, monkeypatch):
+    first, second = make_execution(make_manifest(state={})), make_execution(make_manifest(state={}))
+
+    def claim_and_vanish(**options):
+        claim(**options | {"limit": 1})
+        raise OperationalError("server closed the connection")
+
+    monkeypatch.setattr(module, "claim", claim_and_vanish)
+    with pytest.raises(OperationalError):
+        worker.turn(NOW)
+    assert Metadata.objects.in_progress().count() == 1
+    monkeypatch.setattr(module, "claim", claim)
+    worker.turn(NOW)
+    assert sorted(runner.started) == [first.id, second.id]
+
+
+def test_a_draining_worker_claims_nothing(worker, runner):
+    make_execution(make_manifest(state={}))
+    worker.drain()
+    worker.turn(NOW)
+    assert runner.started == []
+
+
+def unavailable(*_args, **_options):
+    raise OperationalError("no connection")
