@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import traceback
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
@@ -40,11 +42,13 @@ def check_declarations(app_configs: Sequence[AppConfig] | None, **_kwargs: Any) 
     config = cast("ChainschedConfig", apps.get_app_config("chainsched"))
     messages: list[CheckMessage] = [
         Error(
-            f"{module} cannot be imported: {type(error).__name__}: {error}",
+            f"{module} cannot be imported: {type(error).__name__}: {error}{_place(error)}",
             hint="run_scheduler refuses to start until it can be.",
             id="chainsched.E002",
         )
         for module, error in config.undiscovered.items()
+        # A wrong setting is reported as such, and not as the fault of the module that first met it.
+        if not isinstance(error, ConfigurationError)
     ]
     declarations, problems = schedules.expand_static()
     messages += [Error(str(problem), id="chainsched.E003") for problem in problems]
@@ -67,13 +71,20 @@ def check_database(
     if guard.is_present(connection):
         return []
     return [
-        Error(
+        # Not an error: that would stop the very migration that could bring it back.
+        Warning(
             f"The trigger {guard.TRIGGER} is missing: executions that have ended could be changed.",
-            hint="Restore it: `manage.py migrate chainsched zero` and back on an empty database, or run the SQL of "
-            "`manage.py sqlmigrate chainsched 0001` that creates it.",
-            id="chainsched.E007",
+            hint="Run the last statements of `manage.py sqlmigrate chainsched 0001`, which create it.",
+            id="chainsched.W003",
         )
     ]
+
+
+def _place(error: Exception) -> str:
+    """Where in the project's code it happened."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
+    own = [frame for frame in frames if f"{os.sep}chainsched{os.sep}" not in frame.filename]
+    return f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
 
 
 def _time_messages() -> Iterator[CheckMessage]:

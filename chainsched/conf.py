@@ -21,6 +21,8 @@ from chainsched.exceptions import ConfigurationError
 SETTING_NAME = "CHAINSCHED"
 TASK_SERVERS = ("database", "inline")
 MAX_OWNER_LENGTH = 100
+MAX_SECONDS = 10 * 365 * 24 * 3600
+MAX_NUMBER = 2**31 - 1
 
 Rule = Callable[[Any], str | None]
 
@@ -34,14 +36,14 @@ class SeedConfig:
 
 
 def _seconds(value: object) -> str | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-        return "must be a number of seconds above 0"
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_SECONDS:
+        return "must be a number of seconds above 0, ten years at most"
     return None
 
 
 def _seconds_or_zero(value: object) -> str | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-        return "must be a number of seconds, 0 or more"
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_SECONDS:
+        return "must be a number of seconds, 0 or more, ten years at most"
     return None
 
 
@@ -49,7 +51,7 @@ def _at_least(minimum: int, *, or_none: bool = False) -> Rule:
     def rule(value: object) -> str | None:
         if value is None and or_none:
             return None
-        if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= MAX_NUMBER:
             return f"must be a whole number of at least {minimum}" + (" or None" if or_none else "")
         return None
 
@@ -67,7 +69,7 @@ def _within(lowest: int, highest: int) -> Rule:
 
 def _one_of(*choices: str) -> Rule:
     def rule(value: object) -> str | None:
-        return None if value in choices else "must be one of " + ", ".join(repr(choice) for choice in choices)
+        return None if value in choices else "must be one of " + ", ".join(repr(str(choice)) for choice in choices)
 
     return rule
 

@@ -93,6 +93,14 @@ class ActivationError(ChainschedError, RuntimeError):
         super().__init__(message)
 
 
+class NotMigrated(ChainschedError, RuntimeError):
+    """The database lacks tables or columns that this version needs."""
+
+    def __init__(self, alias: str) -> None:
+        self.alias = alias
+        super().__init__(f"The tables of chainsched in database {alias!r} are not up to date. Run `manage.py migrate`.")
+
+
 class LayoutUnavailable(ChainschedError, RuntimeError):
     """Nothing on this machine can lay out a graph."""
 

@@ -15,6 +15,9 @@ from chainsched.exceptions import DeclarationError, InvalidSchedule
 
 MAX_NAME_LENGTH = 200
 MAX_PRIORITY = 31
+MAX_COUNT = 1_000_000
+MAX_SECONDS = 10 * 365 * 24 * 3600
+DEPENDENT_OPTIONS = frozenset({"dormant", "run_condition", "fan_in"})
 
 
 class Options(TypedDict, total=False):
@@ -43,6 +46,7 @@ class DependentOptions(Options, total=False):
 
     run_condition: RunCondition
     dormant: bool
+    fan_in: bool
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -95,13 +99,18 @@ def schedule_columns(
         "interval_seconds": None,
         "once_at": None,
         "run_condition": RunCondition.NONE,
+        "is_fan_in_continuation": False,
     }
     if depends_on is not None:
         is_dormant = options.get("dormant", False)
         columns["schedule_type"] = ScheduleType.DORMANT_DEPENDENT if is_dormant else ScheduleType.DEPENDENT
         columns["run_condition"] = _condition(options.get("run_condition", RunCondition.SUCCESS))
-    elif {"dormant", "run_condition"} & options.keys():
-        raise ValueError("dormant and run_condition are for dependents; declare it with include() or then_include()")
+        columns["is_fan_in_continuation"] = _flag(options.get("fan_in", False))
+        if is_dormant and columns["is_fan_in_continuation"]:
+            raise ValueError("a dormant child runs when it is activated, not when its siblings are done; drop fan_in")
+    elif DEPENDENT_OPTIONS & options.keys():
+        named = ", ".join(sorted(DEPENDENT_OPTIONS & options.keys()))
+        raise ValueError(f"{named} is for dependents; declare it with include() or then_include()")
     elif isinstance(schedule, CronSchedule):
         columns |= {"schedule_type": ScheduleType.CRON, "cron_expression": schedule.expression}
     elif isinstance(schedule, Interval):
@@ -120,8 +129,8 @@ def option_columns(options: Mapping[str, Any], *, external_id: str) -> dict[str,
         if name in _MANIFEST_OPTIONS:
             column, read = _MANIFEST_OPTIONS[name]
             columns[column] = _read(name, value, read, external_id=external_id)
-        elif name not in _GROUP_OPTIONS and name not in ("group", "run_condition", "dormant"):
-            known = ", ".join(sorted({*_MANIFEST_OPTIONS, *_GROUP_OPTIONS, "group", "run_condition", "dormant"}))
+        elif name not in _GROUP_OPTIONS and name not in {"group", *DEPENDENT_OPTIONS}:
+            known = ", ".join(sorted({*_MANIFEST_OPTIONS, *_GROUP_OPTIONS, "group", *DEPENDENT_OPTIONS}))
             raise DeclarationError(
                 f"Manifest {external_id!r}: there is no option {name!r}. The options are {known}.",
                 external_id=external_id,
@@ -188,8 +197,8 @@ def _priority(value: Any) -> int:
 
 def _count(minimum: int) -> Callable[[Any], int]:
     def read(value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-            raise ValueError(f"must be a whole number of at least {minimum}")
+        if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= MAX_COUNT:
+            raise ValueError(f"must be a whole number from {minimum} to {MAX_COUNT}")
         return value
 
     return read
@@ -199,8 +208,8 @@ def _seconds(minimum: int) -> Callable[[Any], int]:
     def read(value: Any) -> int:
         seconds = value.total_seconds() if isinstance(value, timedelta) else value
         is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-        if not is_number or seconds < minimum or seconds != int(seconds):
-            raise ValueError(f"must be a timedelta or a whole number of seconds, at least {minimum}")
+        if not is_number or not minimum <= seconds <= MAX_SECONDS or seconds != int(seconds):
+            raise ValueError(f"must be a timedelta or a whole number of seconds from {minimum} to {MAX_SECONDS}")
         return int(seconds)
 
     return read
@@ -219,7 +228,10 @@ def _flag(value: Any) -> bool:
 
 
 def _zone(value: Any) -> str:
-    cron.zone_named(value)
+    try:
+        cron.zone_named(value)
+    except InvalidSchedule:
+        raise ValueError("must be an IANA name such as 'Europe/Berlin' or 'UTC'") from None
     return str(value)
 
 

@@ -52,6 +52,7 @@ class Reason(enum.StrEnum):
     PARENT_MISSING = "parent_missing"
     PARENT_DISABLED = "parent_disabled"
     PARENT_NOT_AHEAD = "parent_not_ahead"
+    WAITS_FOR_SIBLINGS = "waits_for_siblings"
     ON_DEMAND = "on_demand"
     DORMANT = "dormant"
     MISFIRE_SKIPPED = "misfire_skipped"
@@ -75,6 +76,7 @@ IN_WORDS = {
     Reason.PARENT_MISSING: "it depends on a manifest that no longer exists",
     Reason.PARENT_DISABLED: "its parent is disabled",
     Reason.PARENT_NOT_AHEAD: "its parent has not run since, or not with the outcome it waits for",
+    Reason.WAITS_FOR_SIBLINGS: "it waits until all its siblings have had their part",
     Reason.ON_DEMAND: "it has no schedule and runs only when triggered",
     Reason.DORMANT: "it is dormant and runs only when its parent activates it",
     Reason.MISFIRE_SKIPPED: "it was found too late, and its misfire policy is to skip",
@@ -116,6 +118,7 @@ class Facts:
     due_execution: int
     covered_execution: int
     last_finished_run: datetime | None
+    is_waiting_for_siblings: bool = False
     open_item: OpenItem | None = None
 
     @property
@@ -167,7 +170,8 @@ def alarm(facts: Facts, *, now: datetime, is_fresh: bool = False) -> datetime | 
     if find_obstacle(facts) is not None:
         return wish
     if facts.schedule_type is ScheduleType.DEPENDENT:
-        return _earliest(now if facts.is_behind_parent else None, wish)
+        is_ready = facts.is_behind_parent and not facts.is_waiting_for_siblings
+        return _earliest(now if is_ready else None, wish)
     try:
         return _earliest(_next_run(facts, now=now, is_fresh=is_fresh), wish)
     except InvalidSchedule:
@@ -224,9 +228,11 @@ def _decide_by_itself(facts: Facts, now: datetime) -> Decision:
 
 
 def _decide_dependent(facts: Facts, now: datetime) -> Decision:
-    if facts.is_behind_parent:
-        return Decision(Reason.PARENT_RAN, source=Source.DEPENDENCY, scheduled_for=now)
-    return Decision(Reason.PARENT_NOT_AHEAD)
+    if not facts.is_behind_parent:
+        return Decision(Reason.PARENT_NOT_AHEAD)
+    if facts.is_waiting_for_siblings:
+        return Decision(Reason.WAITS_FOR_SIBLINGS)
+    return Decision(Reason.PARENT_RAN, source=Source.DEPENDENCY, scheduled_for=now)
 
 
 def _decide_timed(facts: Facts, now: datetime) -> Decision:

@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from datetime import datetime
 
+from django.db.models import F
+
 from chainsched.domain.answers import Cancelled
 from chainsched.domain.outcomes import Outcome
 from chainsched.domain.states import ExecutionState
 from chainsched.flow.arm import arm
+from chainsched.flow.dependents import find_continuations
 from chainsched.flow.record import Finished, record
 from chainsched.flow.transact import transact
 from chainsched.models import ManifestState, Metadata, WorkQueue
@@ -25,13 +28,16 @@ def cancel(manifest_ids: Collection[int], *, reason: str, now: datetime) -> Canc
     A row that is dispatched while this waits for it is found as an execution: nothing slips through.
     """
     with transact():
-        ManifestState.objects.lock_with_dependents(manifest_ids)
+        locked = ManifestState.objects.lock_family(manifest_ids)
         ManifestState.objects.forget_wishes(manifest_ids)
         unqueued = WorkQueue.objects.cancel_queued(manifest_ids, reason=reason)
-        ManifestState.objects.filter(manifest__in=unqueued).update(last_finished_run=now)
+        ManifestState.objects.filter(manifest__in=unqueued).update(
+            last_finished_run=now, settled_execution=F("covered_execution")
+        )
+        ManifestState.objects.note_debts(unqueued)
         pending = list(Metadata.objects.pending().filter(manifest__in=manifest_ids).values_list("id", flat=True))
         ended = record([Finished(id_, Outcome(ExecutionState.CANCELLED)) for id_ in pending], now=now).ended
         running = Metadata.objects.in_progress().filter(manifest__in=manifest_ids, cancel_requested=False)
         told = running.update(cancel_requested=True)
-        arm(unqueued, now=now)
+        arm({*unqueued, *find_continuations(unqueued, locked=locked)}, now=now)
     return Cancelled(queued=len(unqueued), pending=len(ended), running=told)

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, Unpack, cast
 
+from django.db import DatabaseError
+
 from chainsched.conf import get_config
 from chainsched.domain.declarations import (
     Declaration,
@@ -81,13 +83,24 @@ class Batch:
         return callable(self.items)
 
     def expand(self) -> Iterator[Declaration]:
-        items = list(self.items() if callable(self.items) else self.items)
+        items = self._read_items()
         if self.name is None and "group" not in self.options and len(items) > MAX_UNNAMED_ITEMS:
             raise DeclarationError(
                 f"An unnamed batch of {len(items)} items would make as many groups (at most {MAX_UNNAMED_ITEMS}). "
                 "Give the batch a name or a group."
             )
         return (self._declare(item) for item in items)
+
+    def _read_items(self) -> list[ManifestItem]:
+        try:
+            return list(self.items() if callable(self.items) else self.items)
+        except (DatabaseError, ChainschedError):
+            raise
+        except Exception as error:  # the project's function may raise anything
+            raise DeclarationError(
+                f"The items of batch {self.name!r} cannot be read: {type(error).__name__}: {error}. "
+                "Give a list of ManifestItem, or a function that returns one."
+            ) from error
 
     def _declare(self, item: ManifestItem) -> Declaration:
         if not isinstance(item, ManifestItem):

@@ -11,11 +11,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from django.db.models import Exists, OuterRef
+
 from chainsched.domain.outcomes import matches
 from chainsched.domain.states import ExecutionState, RunCondition
 from chainsched.exceptions import ChainschedError
 from chainsched.flow.enqueue import lineages_of
-from chainsched.models import Manifest, ManifestState, WorkQueue, bulk
+from chainsched.models import DeadLetter, Manifest, ManifestState, WorkQueue, bulk
 
 
 class EdgesMoved(ChainschedError):
@@ -49,18 +51,38 @@ def mark_due(ended: Sequence[Ended], *, locked: Collection[int]) -> list[int]:
     }
     if not grown:
         return []
-    rows = [{"manifest": manifest_id, "due_execution": execution_id} for manifest_id, execution_id in grown.items()]
+    by_id = {row["id"]: row for row in dependents}
+    rows = [
+        {"manifest": manifest_id, "due_execution": execution_id, "owed_to": _debt(by_id[manifest_id])}
+        for manifest_id, execution_id in grown.items()
+    ]
     bulk.update(ManifestState, rows, key="manifest")
-    _move_waiting_rows(grown)
+    # A continuation that waits in the queue stays with the execution whose parts are all done.
+    _move_waiting_rows({id_: to for id_, to in grown.items() if not by_id[id_]["is_fan_in_continuation"]})
     return sorted(grown)
+
+
+def find_continuations(manifest_ids: Sequence[int], *, locked: Collection[int]) -> list[int]:
+    """The continuations that may have waited for these manifests; their states are locked already."""
+    found = list(Manifest.objects.beside(manifest_ids).order_by("id").values_list("id", flat=True))
+    if not set(found) <= set(locked):
+        raise EdgesMoved("a continuation was declared or moved while its sibling was being recorded")
+    return found
 
 
 def _load_dependents(parent_ids: Sequence[int]) -> list[dict[str, Any]]:
     if not parent_ids:
         return []
     dependents = Manifest.objects.firing_after(list(parent_ids)).order_by("id")
-    columns = ("id", "depends_on_id", "run_condition", "state__due_execution")
-    return [dict(row) for row in dependents.values(*columns)]
+    has_part = Exists(Manifest.objects.having_parts().filter(id=OuterRef("id")))
+    is_stopped = Exists(DeadLetter.objects.awaiting().filter(manifest=OuterRef("id")))
+    columns = ("id", "depends_on_id", "run_condition", "is_fan_in_continuation", "state__due_execution")
+    return [dict(row) for row in dependents.values(*columns, has_part=has_part, is_stopped=is_stopped)]
+
+
+def _debt(dependent: dict[str, Any]) -> int | None:
+    """The parent whose continuations have to wait for this dependent, if they do."""
+    return dependent["depends_on_id"] if dependent["has_part"] and not dependent["is_stopped"] else None
 
 
 def _fires(dependent: dict[str, Any], outcome: Ended) -> bool:

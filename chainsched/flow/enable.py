@@ -38,10 +38,11 @@ def disable_group(group_id: int, *, now: datetime) -> bool:
 
 def _switch(manifest_ids: Collection[int], *, is_enabled: bool, now: datetime) -> int:
     with transact():
-        locked = ManifestState.objects.lock_with_dependents(manifest_ids)
+        locked = ManifestState.objects.lock_family(manifest_ids)
         rows = Manifest.objects.filter(id__in=manifest_ids, is_enabled=not is_enabled)
         switched = list(rows.values_list("id", flat=True))
         Manifest.objects.filter(id__in=switched).update(is_enabled=is_enabled)
+        ManifestState.objects.note_debts(switched)
         arm(switched, now=now, is_fresh=is_enabled)
         arm([id_ for id_ in locked if id_ not in set(manifest_ids)], now=now)
     return len(switched)

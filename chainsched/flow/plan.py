@@ -27,7 +27,7 @@ UNFINISHED = (OpenItem.QUEUED, OpenItem.PENDING, OpenItem.RUNNING)
 # A change of one of these makes another schedule of it: what is done may run again.
 SCHEDULE_COLUMNS = frozenset({"schedule_type", "cron_expression", "interval_seconds", "once_at"})
 # A change of one of these asks anew what the parent has done.
-LINK_COLUMNS = frozenset({"depends_on", "schedule_type", "run_condition"})
+LINK_COLUMNS = frozenset({"depends_on", "schedule_type", "run_condition", "is_fan_in_continuation"})
 
 
 class Change(NamedTuple):

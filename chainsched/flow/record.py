@@ -27,7 +27,7 @@ from chainsched.domain.states import (
     may_become,
 )
 from chainsched.flow.arm import arm
-from chainsched.flow.dependents import EdgesMoved, Ended, mark_due
+from chainsched.flow.dependents import EdgesMoved, Ended, find_continuations, mark_due
 from chainsched.flow.enqueue import Lineage, Order, enqueue
 from chainsched.flow.transact import in_parts, transact
 from chainsched.models import DeadLetter, Manifest, ManifestState, Metadata, Process, bulk
@@ -109,15 +109,31 @@ def _record_part(finished: Sequence[Finished], *, by: Process | None, now: datet
     for _ in range(MAX_TRIES):
         try:
             with transact():
-                return _record_once(finished, by=by, now=now)
+                recorded = _record_once(finished, by=by, now=now)
         except EdgesMoved:
             logger.info("The graph changed under a recording; looking again.")
+        else:
+            _log_failures(finished, recorded)
+            return recorded
     raise RuntimeError(f"The graph changed {MAX_TRIES} times under the recording of {len(finished)} executions.")
+
+
+def _log_failures(finished: Sequence[Finished], recorded: Recorded) -> None:
+    """A failed attempt is worth a line, one that was given up is worth a look."""
+    levels = dict.fromkeys(recorded.retried, logging.INFO) | dict.fromkeys(recorded.dead_lettered, logging.WARNING)
+    for item in finished:
+        if item.execution_id in levels:
+            level = levels[item.execution_id]
+            consequence = "went to the dead letter" if level == logging.WARNING else "failed and will be retried"
+            reason = item.outcome.failure_reason.splitlines()[0][:200] if item.outcome.failure_reason else ""
+            logger.log(
+                level, "Execution %d %s: %s: %s", item.execution_id, consequence, item.outcome.failure_type, reason
+            )
 
 
 def _record_once(finished: Sequence[Finished], *, by: Process | None, now: datetime) -> Recorded:
     by_id = {item.execution_id: item for item in finished}
-    locked = ManifestState.objects.lock_with_dependents(_manifest_ids(by_id))
+    locked = ManifestState.objects.lock_family(_manifest_ids(by_id))
     executions = _closable(by_id, by=by)
     verdicts = _judge(executions, by_id)
     final = [verdict for verdict in verdicts if verdict.is_final]
@@ -127,7 +143,9 @@ def _record_once(finished: Sequence[Finished], *, by: Process | None, now: datet
     _retry(verdicts, now=now)
     _close(verdicts, now=now)
     _bury(verdicts, now=now)
-    arm({*due_ids, *(verdict.manifest["id"] for verdict in final if verdict.manifest)}, now=now)
+    ended = [verdict.manifest["id"] for verdict in final if verdict.manifest]
+    siblings = [verdict.manifest["id"] for verdict in final if verdict.manifest and verdict.manifest["depends_on_id"]]
+    arm({*due_ids, *ended, *find_continuations(siblings, locked=locked)}, now=now)
     closed = {verdict.execution.id for verdict in verdicts}
     return Recorded(
         ended=sorted(closed),
@@ -176,6 +194,7 @@ def _load_manifests(manifest_ids: Collection[int]) -> dict[int, dict[str, Any]]:
     columns = (
         "id",
         "schedule_type",
+        "depends_on_id",
         "is_one_time",
         "max_retries",
         "retry_delay_seconds",
@@ -248,8 +267,12 @@ def _state_row(verdict: Verdict, state: ManifestState, *, now: datetime) -> dict
     is_over = verdict.state is not ExecutionState.FAILED
     is_success = verdict.state is ExecutionState.COMPLETED
     is_letter = isinstance(verdict.follow_up, Surrender)
+    settled = max(state.settled_execution, state.covered_execution) if verdict.is_final else state.settled_execution
+    is_settled = verdict.is_final and (is_letter or state.due_execution <= settled)
     return {
         "manifest": state.manifest_id,
+        "settled_execution": settled,
+        "owed_to": None if is_settled else state.owed_to,
         "consecutive_failures": 0 if is_success else verdict.failures,
         "last_successful_run": now if is_success else state.last_successful_run,
         "last_finished_run": now if is_over else state.last_finished_run,

@@ -19,9 +19,9 @@ from chainsched.domain.states import RunCondition, ScheduleType
 from chainsched.exceptions import ChainschedError
 from chainsched.flow.arm import arm
 from chainsched.flow.declare import Schedules
-from chainsched.flow.plan import UNFINISHED, Change, Origin, Plan, chunks, plan, plan_rows
+from chainsched.flow.plan import LINK_COLUMNS, UNFINISHED, Change, Origin, Plan, chunks, plan, plan_rows
 from chainsched.flow.transact import transact
-from chainsched.models import Loop, Manifest, ManifestGroup, ManifestState, bulk
+from chainsched.models import Loop, Manifest, ManifestGroup, ManifestState, WorkQueue, bulk
 from chainsched.models.facts import load_open_items
 from chainsched.models.loop import GRAPH
 
@@ -81,7 +81,7 @@ def upsert(declarations: Sequence[Declaration], *, origin: Origin, now: datetime
 def retire(manifest_ids: Sequence[int], *, now: datetime) -> list[int]:
     """Retire what is not in the middle of a run: it is kept, with its history, and idle; returns whose it was."""
     with transact():
-        locked = ManifestState.objects.lock_with_dependents(manifest_ids)
+        locked = ManifestState.objects.lock_family(manifest_ids)
         return _retire([id_ for id_ in manifest_ids if id_ in set(locked)], now=now)
 
 
@@ -105,7 +105,7 @@ def _apply(made: Plan, *, now: datetime) -> Seeded:
     look_at_parents([*created, *_ids_in(made, made.relinked)])
     _arm_all(created, now=now, is_fresh=False)
     _arm_all(_ids_in(made, _to_arm(made)), now=now, is_fresh=True)
-    _arm_all(_dependents_of(_ids_in(made, _switched(made))), now=now, is_fresh=False)
+    _arm_all(_family_of(_ids_in(made, _switched(made))), now=now, is_fresh=False)
     _arm_all(_members_of(_switched_groups(made)), now=now, is_fresh=True)
     retired = _retire(_ids_in(made, made.retired), now=now)
     for warning in made.warnings:
@@ -120,7 +120,7 @@ def _touched_ids(made: Plan) -> list[int]:
     parents |= {made.changed[name]["depends_on"].new for name in made.reparented}
     names = {*made.changed, *made.retired, *(name for name in parents if name in made.stored)}
     own = _ids_in(made, sorted(names))
-    below = _dependents_of(_ids_in(made, [*_switched(made), *made.retired]))
+    below = _family_of(_ids_in(made, [*_switched(made), *made.retired]))
     return sorted({*own, *below, *_members_of(_switched_groups(made))})
 
 
@@ -133,8 +133,9 @@ def _to_arm(made: Plan) -> list[str]:
 
 
 def _switched(made: Plan) -> list[str]:
-    """Those whose dependents start or stop with them."""
-    return [name for name, columns in made.changed.items() if {"is_enabled", "retired_at"} & columns.keys()]
+    """Those whose dependents, and continuations beside them, start or stop with them."""
+    switching = {"is_enabled", "retired_at", *LINK_COLUMNS}
+    return [name for name, columns in made.changed.items() if switching & columns.keys()]
 
 
 def _switched_groups(made: Plan) -> list[str]:
@@ -145,11 +146,10 @@ def _members_of(groups: Sequence[str]) -> list[int]:
     return list(Manifest.objects.filter(group__name__in=groups).order_by("id").values_list("id", flat=True))
 
 
-def _dependents_of(manifest_ids: Sequence[int]) -> list[int]:
+def _family_of(manifest_ids: Sequence[int]) -> list[int]:
+    """Who starts or stops with these manifests: their dependents, and continuations that wait for them."""
     return [
-        id_
-        for part in chunks(manifest_ids)
-        for id_ in Manifest.objects.firing_after(list(part)).values_list("id", flat=True)
+        row["id"] for part in chunks(manifest_ids) for members in Manifest.objects.family_of(part) for row in members
     ]
 
 
@@ -227,8 +227,19 @@ def _update(made: Plan, group_ids: Mapping[str, int]) -> None:
     for rows in alike.values():
         for part in chunks(rows):
             bulk.update(Manifest, part)
+    _let_waiting_rows_follow(made)
     moved = [name for name, columns in made.changed.items() if "depth" in columns]
     _deepen({made.stored[name]["id"]: _new_depth(made.changed[name]) for name in moved})
+
+
+def _let_waiting_rows_follow(made: Plan) -> None:
+    """A row that waits runs the workflow that its manifest has now, or a renamed one would strand it."""
+    renamed = {
+        made.stored[name]["id"]: columns["workflow"].new
+        for name, columns in made.changed.items()
+        if "workflow" in columns
+    }
+    WorkQueue.objects.rename_workflow(renamed)
 
 
 def _new_depth(columns: Mapping[str, Change]) -> int:
@@ -256,8 +267,9 @@ def look_at_parents(manifest_ids: Sequence[int]) -> None:
         bulk.update(ManifestState, rows, key="manifest")
         freed = set(part) - {row["manifest"] for row in rows}
         ManifestState.objects.filter(manifest__in=freed, due_execution__gt=0).update(
-            due_execution=0, covered_execution=0
+            due_execution=0, covered_execution=0, settled_execution=0
         )
+        ManifestState.objects.note_debts(part)
 
 
 def _with_parents(manifest_ids: Sequence[int]) -> list[dict[str, Any]]:
@@ -280,7 +292,7 @@ def _with_parents(manifest_ids: Sequence[int]) -> list[dict[str, Any]]:
 def _first_numbers(row: Mapping[str, Any]) -> dict[str, Any]:
     if row["is_one_time"]:
         present = row["depends_on__state__finished_execution"]
-        return {"manifest": row["id"], "due_execution": present, "covered_execution": present}
+        return _numbers(row["id"], due=present, covered=present)
     newest = {
         RunCondition.SUCCESS: row["depends_on__state__succeeded_execution"],
         RunCondition.FAILURE: row["depends_on__state__dead_lettered_execution"],
@@ -288,7 +300,17 @@ def _first_numbers(row: Mapping[str, Any]) -> dict[str, Any]:
     }[RunCondition(row["run_condition"])]
     own, parents = row["state__last_successful_run"], row["depends_on__state__last_successful_run"]
     is_behind = own is None or (parents is not None and parents > own)
-    return {"manifest": row["id"], "due_execution": newest, "covered_execution": 0 if is_behind else newest}
+    return _numbers(row["id"], due=newest, covered=0 if is_behind else newest)
+
+
+def _numbers(manifest_id: int, *, due: int, covered: int) -> dict[str, Any]:
+    """A new sibling has no part in what already happened, so all of it counts as settled."""
+    return {
+        "manifest": manifest_id,
+        "due_execution": due,
+        "covered_execution": covered,
+        "settled_execution": due,
+    }
 
 
 def _retire(manifest_ids: Sequence[int], *, now: datetime) -> list[int]:
@@ -299,7 +321,8 @@ def _retire(manifest_ids: Sequence[int], *, now: datetime) -> list[int]:
         idle = [id_ for id_ in part if id_ not in busy]
         Manifest.objects.filter(id__in=idle, retired_at__isnull=True).update(retired_at=now)
         retired += idle
-    _arm_all([*retired, *_dependents_of(retired)], now=now, is_fresh=False)
+        ManifestState.objects.note_debts(idle)
+    _arm_all([*retired, *_family_of(retired)], now=now, is_fresh=False)
     return retired
 
 

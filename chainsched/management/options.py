@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from argparse import ArgumentTypeError
 
+MAX_SECONDS = 10 * 365 * 24 * 3600
+
 
 def positive_seconds(text: str) -> float:
     """A number of seconds above zero."""
@@ -12,7 +14,7 @@ def positive_seconds(text: str) -> float:
         seconds = float(text)
     except ValueError:
         seconds = math.nan
-    if not 0 < seconds < math.inf:
+    if not 0 < seconds <= MAX_SECONDS:
         raise ArgumentTypeError(f"{text!r} is no number of seconds above 0")
     return seconds
 
@@ -20,7 +22,7 @@ def positive_seconds(text: str) -> float:
 def whole_number(text: str) -> int:
     """A whole number, zero included."""
     if not text.isascii() or not text.isdigit():
-        raise ArgumentTypeError(f"{text!r} is no whole number")
+        raise ArgumentTypeError(f"{text!r} is no whole number of 0 or more")
     return int(text)
 
 

@@ -221,6 +221,7 @@ class Migration(migrations.Migration):
                 ('due_execution', models.BigIntegerField(default=0, help_text='The newest execution of its parent that matched its condition; 0 for none.')),
                 ('covered_execution', models.BigIntegerField(default=0, help_text='The execution of its parent that it was last queued for; 0 for none.')),
                 ('settled_execution', models.BigIntegerField(default=0, help_text='Up to which execution of its parent its part is done; 0 for none.')),
+                ('owed_to', models.BigIntegerField(blank=True, help_text='The parent whose continuations wait for its part; empty if none do.', null=True)),
                 ('consecutive_failures', models.PositiveIntegerField(default=0, help_text='Failed attempts since the last success or resolution.')),
                 ('last_successful_run', models.DateTimeField(blank=True, help_text='When it last succeeded.', null=True)),
                 ('last_finished_run', models.DateTimeField(blank=True, help_text='When it was last over: succeeded, cancelled, or given up and resolved.', null=True)),
@@ -230,7 +231,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'base_manager_name': 'objects',
-                'indexes': [models.Index(condition=models.Q(('next_run_at__isnull', False)), fields=['next_run_at'], name='chainsched_state_alarm')],
+                'indexes': [models.Index(condition=models.Q(('next_run_at__isnull', False)), fields=['next_run_at'], name='chainsched_state_alarm'), models.Index(condition=models.Q(('owed_to__isnull', False)), fields=['owed_to'], name='chainsched_state_owed')],
                 'constraints': [models.CheckConstraint(condition=models.Q(('due_execution__gte', models.F('covered_execution'))), name='chainsched_state_due_not_behind')],
             },
         ),

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from django.conf import settings
-from django.db.models import Case, CharField, Value, When
+from django.db.models import Case, CharField, Exists, OuterRef, Value, When
 
 from chainsched.conf import Config, get_config
 from chainsched.domain.due import Facts, OpenItem
@@ -42,6 +42,7 @@ _COLUMNS = {
     "due_execution": "due_execution",
     "covered_execution": "covered_execution",
     "last_finished_run": "last_finished_run",
+    "is_waiting_for_siblings": "is_waiting",
 }
 
 
@@ -54,7 +55,10 @@ def load_facts(manifest_ids: Collection[int]) -> list[Facts]:
 def load_unopened(manifest_ids: Collection[int]) -> list[Facts]:
     """The facts of manifests that the caller knows to have nothing open: one statement."""
     config = get_config()
-    rows = ManifestState.objects.filter(manifest__in=manifest_ids).order_by("manifest_id")
+    debtors = ManifestState.objects.filter(owed_to=OuterRef("manifest__depends_on_id"))
+    is_waiting = Case(When(manifest__is_fan_in_continuation=True, then=Exists(debtors)), default=Value(False))
+    rows = ManifestState.objects.filter(manifest__in=manifest_ids).annotate(is_waiting=is_waiting)
+    rows = rows.order_by("manifest_id")
     return [_facts(dict(zip(_COLUMNS, row, strict=True)), config) for row in rows.values_list(*_COLUMNS.values())]
 
 

@@ -5,8 +5,9 @@ Written by people and seeding; of the engine's own, only that a one-time manifes
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
@@ -36,6 +37,26 @@ class ManifestQuerySet(models.QuerySet["Manifest"]):
     def firing_after(self, parent_ids: list[int]) -> ManifestQuerySet:
         """The dependents that outcomes of these parents can make due."""
         return self.filter(depends_on__in=parent_ids, schedule_type=ScheduleType.DEPENDENT)
+
+    def having_parts(self) -> ManifestQuerySet:
+        """Dependents that continuations of their parent wait for, whenever they have something to do."""
+        return self.filter(
+            schedule_type=ScheduleType.DEPENDENT,
+            is_fan_in_continuation=False,
+            is_enabled=True,
+            retired_at__isnull=True,
+            done_at__isnull=True,
+        )
+
+    def beside(self, manifest_ids: Collection[int]) -> ManifestQuerySet:
+        """The continuations that may wait for these manifests: fan-in children of the same parents."""
+        parents = Manifest.objects.using(self.db).filter(id__in=manifest_ids, depends_on__isnull=False)
+        return self.filter(is_fan_in_continuation=True, depends_on__in=parents.order_by().values("depends_on_id"))
+
+    def family_of(self, manifest_ids: Collection[int]) -> tuple[Any, Any]:
+        """Who may have to start or stop when something happens to these: dependents and continuations, as ids."""
+        dependents = self.firing_after(list(manifest_ids)).order_by().values("id")
+        return dependents, self.beside(manifest_ids).order_by().values("id")
 
 
 _ReadingManager = PinnedManager.from_queryset(ManifestQuerySet)

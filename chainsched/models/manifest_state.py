@@ -7,10 +7,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from django.db import models
-from django.db.models import Case, F, Q, Value, When
+from django.db.models import Case, Exists, F, OuterRef, Q, Subquery, Value, When
 
 from chainsched.domain.states import ScheduleType
 from chainsched.models.base import PinnedManager
+from chainsched.models.dead_letter import DeadLetter
 from chainsched.models.manifest import Manifest
 
 TIMED = [schedule_type for schedule_type in ScheduleType if schedule_type.is_timed]
@@ -27,13 +28,27 @@ class ManifestStateQuerySet(models.QuerySet["ManifestState"]):
         rows = self.filter(manifest__in=manifest_ids).order_by("manifest_id")
         return list(rows.select_for_update(no_key=True).values_list("manifest_id", flat=True))
 
-    def lock_with_dependents(self, manifest_ids: Collection[int]) -> list[int]:
-        """Lock these rows and those of the manifests that depend on them, all in id order, in one statement."""
-        # Two conditions joined by OR would make PostgreSQL read every state there is.
+    def lock_family(self, manifest_ids: Collection[int]) -> list[int]:
+        """Lock these rows, those of their dependents, and those of the continuations that may wait for them.
+
+        All in id order, in one statement.
+        """
+        # Conditions joined by OR would make PostgreSQL read every state there is.
         own = self.filter(manifest__in=manifest_ids).order_by().values("manifest_id")
-        dependents = Manifest.objects.using(self.db).firing_after(list(manifest_ids)).order_by().values("id")
-        rows = self.filter(manifest__in=own.union(dependents)).order_by("manifest_id")
+        family = Manifest.objects.using(self.db).family_of(manifest_ids)
+        rows = self.filter(manifest__in=own.union(*family)).order_by("manifest_id")
         return list(rows.select_for_update(no_key=True).values_list("manifest_id", flat=True))
+
+    def note_debts(self, manifest_ids: Iterable[int]) -> None:
+        """Note anew which of these manifests continuations of their parent have to wait for.
+
+        One that nothing lets run, or that a dead letter stops, has no part to do.
+        """
+        letters = DeadLetter.objects.using(self.db).awaiting().filter(manifest=OuterRef("id"))
+        parents = Manifest.objects.using(self.db).having_parts().filter(~Exists(letters), id=OuterRef("manifest_id"))
+        has_part = When(due_execution__gt=F("settled_execution"), then=Subquery(parents.values("depends_on_id")[:1]))
+        debt = Case(has_part, default=None, output_field=models.BigIntegerField())
+        self.filter(manifest__in=list(manifest_ids)).update(owed_to=debt)
 
     def lock_due(self, manifest_ids: Collection[int], *, now: datetime) -> list[int]:
         """Lock those that are still due, passing over what somebody else holds."""
@@ -106,6 +121,9 @@ class ManifestState(models.Model):
     settled_execution = models.BigIntegerField(
         default=0, help_text="Up to which execution of its parent its part is done; 0 for none."
     )
+    owed_to = models.BigIntegerField(
+        null=True, blank=True, help_text="The parent whose continuations wait for its part; empty if none do."
+    )
     consecutive_failures = models.PositiveIntegerField(
         default=0, help_text="Failed attempts since the last success or resolution."
     )
@@ -137,6 +155,7 @@ class ManifestState(models.Model):
         )
         indexes = (
             models.Index(fields=["next_run_at"], condition=Q(next_run_at__isnull=False), name="chainsched_state_alarm"),
+            models.Index(fields=["owed_to"], condition=Q(owed_to__isnull=False), name="chainsched_state_owed"),
         )
 
     def __str__(self) -> str:

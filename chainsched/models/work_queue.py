@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -66,6 +66,11 @@ class WorkQueueQuerySet(models.QuerySet["WorkQueue"]):
         """Cancel waiting rows; says whose still waited."""
         rows = [{"manifest": id_, "status": QueueStatus.CANCELLED, "cancel_reason": reason} for id_ in manifest_ids]
         return bulk.update(WorkQueue, rows, key="manifest", where={"status": QueueStatus.QUEUED})
+
+    def rename_workflow(self, workflows: Mapping[int, str]) -> int:
+        """Let the waiting rows of these manifests run another workflow."""
+        rows = [{"manifest": id_, "workflow": workflow} for id_, workflow in workflows.items()]
+        return len(bulk.update(WorkQueue, rows, key="manifest", where={"status": QueueStatus.QUEUED}))
 
     def move_to_newer_parent(self, lineages: Sequence[bulk.Row]) -> list[int]:
         """Give dependents' rows that wait for their first attempt a newer parent; says whose were moved."""

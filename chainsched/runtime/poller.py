@@ -38,11 +38,13 @@ class Poller:
         *,
         interval: float,
         after: Callable[[Turn], None] = lambda turn: None,
+        on_death: Callable[[], None] = lambda: None,
     ) -> None:
         self.name = name
         self._turn = turn
         self._interval = interval
         self._after = after
+        self._on_death = on_death
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._failures = 0
@@ -72,6 +74,8 @@ class Poller:
                 self._wake.clear()
         finally:
             connections.close_all()
+            if not self._stopping.is_set():
+                self._on_death()
 
     def _take_turn(self) -> float:
         """Take one turn and return for how long to sleep."""

@@ -12,7 +12,7 @@ from django.db import connections
 from django.db.migrations.executor import MigrationExecutor
 
 from chainsched.conf import get_config
-from chainsched.exceptions import DeclarationError
+from chainsched.exceptions import DeclarationError, NotMigrated
 from chainsched.flow.declare import schedules
 from chainsched.flow.reap import reap
 from chainsched.flow.seed import Seeded, seed
@@ -24,11 +24,18 @@ logger = logging.getLogger(__name__)
 
 def prepare() -> Seeded | None:
     """Make the database ready for the loops: WAL on SQLite, the declared schedules, and what dead processes left."""
-    refuse_undiscovered()
+    refuse_unready()
     locks.turn_wal_on(connections[get_config().database])
     seeded = seed(schedules, now=database_now()) if get_config().seed.on_start else None
     reap(now=database_now())
     return seeded
+
+
+def refuse_unready() -> None:
+    """Raise if tables are missing or a module that declares could not be imported, with the remedy."""
+    if not _is_migrated(get_config().database):
+        raise NotMigrated(get_config().database)
+    refuse_undiscovered()
 
 
 def refuse_undiscovered() -> None:
@@ -41,7 +48,7 @@ def refuse_undiscovered() -> None:
 def seed_after_migrate(*, using: str, plan: Sequence[Any]) -> None:
     """Seed when ``migrate`` has brought our tables fully up to date; never in a test run."""
     config = get_config()
-    if not config.seed.post_migrate or using != config.database or _is_test_run():
+    if not config.seed.post_migrate or using != config.database or schedules.is_empty or _is_test_run():
         return
     if any(is_backwards for _, is_backwards in plan) or not _is_migrated(using):
         return

@@ -55,6 +55,7 @@ class Supervisor:
         self._result_ready = threading.Event()
         self._worker_idle = threading.Event()
         self._is_lost = False
+        self._exit_code = 0
         self._signals = 0
         self._lease = Lease(roles.kind, workflows=workflows, on_loss=self._lose)
         self._runner = ThreadRunner(roles.workers, on_result=self._note_result)
@@ -105,6 +106,7 @@ class Supervisor:
             self._turn_of(name),
             interval=_interval_of(name),
             after=lambda turn: self._pass_on(name, turn),
+            on_death=self._lose_loop,
         )
 
     def _turn_of(self, name: str) -> Callable[[datetime], Turn]:
@@ -141,7 +143,7 @@ class Supervisor:
             poller.join(get_config().shutdown_timeout)
         self._runner.close()
         self._lease.stop()
-        return 0 if is_drained else 1
+        return self._exit_code if is_drained else 1
 
     def _drain_worker(self) -> bool:
         if WORKER not in self._pollers:
@@ -156,6 +158,12 @@ class Supervisor:
 
     def _lose(self) -> None:
         self._is_lost = True
+        self.stop()
+
+    def _lose_loop(self) -> None:
+        """A process without one of its loops looks alive and is not; it ends, so that somebody starts it again."""
+        logger.critical("A loop ended unexpectedly; this process ends.")
+        self._exit_code = 1
         self.stop()
 
     def _abandon(self) -> int:

@@ -137,6 +137,42 @@ def test_processes_that_seed_together_end_with_one_row_each():
     assert Manifest.objects.count() == ManifestState.objects.count() == 302
 
 
+@pytest.mark.parametrize("repetition", range(10))
+def test_the_last_two_members_of_a_fan_in_that_end_together_fire_it_once(repetition):
+    process = make_process()
+    parent = make_manifest(state={})
+    earlier = make_execution(parent, state=ExecutionState.COMPLETED)
+    numbers = {"due_execution": earlier.id, "covered_execution": earlier.id, "owed_to": parent.id}
+    members = [make_dependent(parent, state=numbers) for _ in range(2)]
+    join = make_dependent(parent, is_fan_in_continuation=True, state={"due_execution": earlier.id})
+    running = [make_execution(member, state=ExecutionState.IN_PROGRESS, process=process) for member in members]
+    at_once(*(finish(execution, process) for execution in running))
+    assert ManifestState.objects.get(manifest=join).next_run_at == NOW
+    assert evaluate_all() == 1
+    assert WorkQueue.objects.get().manifest == join
+
+
+def test_a_deploy_that_edits_a_family_and_its_parents_end_do_not_block_each_other():
+    process = make_process()
+
+    def deploy(number):
+        schedules = Schedules()
+        chain = schedules.schedule(workflows.ping, "parent", None, Every.hours(1), group="g")
+        for member in range(3 + number):
+            chain.include(workflows.ping, f"child-{member}", group="g", priority=number)
+        return lambda: seed(schedules, now=NOW)
+
+    deploy(0)()
+    for number in range(1, 12):
+        parent = Manifest.objects.get(external_id="parent")
+        execution = make_execution(parent, state=ExecutionState.IN_PROGRESS, process=process)
+        _, recorded = at_once(deploy(number), finish(execution, process))
+        assert recorded.ended == [execution.id]
+        due = ManifestState.objects.filter(manifest__depends_on=parent, due_execution=execution.id)
+        assert due.count() == 3 + number
+        ManifestState.objects.update(next_run_at=None)
+
+
 @pytest.mark.postgres
 def test_a_dispatcher_that_freezes_in_its_turn_is_replaced(monkeypatch):
     """Its transaction idles until the database ends it; whoever waits for the Loop row goes on."""

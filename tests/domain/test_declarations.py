@@ -24,7 +24,13 @@ from chainsched.domain.states import MisfirePolicy, RunCondition
 from chainsched.exceptions import DeclarationError, InvalidSchedule
 
 AT = datetime(2026, 12, 24, 18, tzinfo=UTC)
-EMPTY = {"cron_expression": "", "interval_seconds": None, "once_at": None, "run_condition": RunCondition.NONE}
+EMPTY = {
+    "cron_expression": "",
+    "interval_seconds": None,
+    "once_at": None,
+    "run_condition": RunCondition.NONE,
+    "is_fan_in_continuation": False,
+}
 
 
 @pytest.mark.parametrize(

@@ -146,6 +146,12 @@ NO = [
     ),
     pytest.param(facts("dependent"), "parent_not_ahead", None, id="its parent never succeeded"),
     pytest.param(
+        facts("dependent", due_execution=9, is_waiting_for_siblings=True),
+        "waits_for_siblings",
+        None,
+        id="its siblings have not had their part",
+    ),
+    pytest.param(
         facts("dependent", trigger_at=at(14)), "parent_not_ahead", at(14), id="its parent did not run, wished for later"
     ),
     pytest.param(facts(next_run_at=at(10), **SKIP), "misfire_skipped", at(13, 5), id="an interval found too late"),

@@ -22,8 +22,9 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Which loops, how many workers, and for how long."""
-        parser.add_argument("--once", action="store_true", help="Take one turn of everything and end.")
-        parser.add_argument(
+        how_long = parser.add_mutually_exclusive_group()
+        how_long.add_argument("--once", action="store_true", help="Take one turn of everything and end.")
+        how_long.add_argument(
             "--for", dest="seconds", type=positive_seconds, metavar="SECONDS", help="End by itself after this time."
         )
         parser.add_argument(
@@ -58,6 +59,7 @@ class Command(BaseCommand):
             return
         supervisor.listen_to_signals()
         self.stdout.write(f"Scheduler started: {', '.join(loops) or 'no loops'}; {workers} workers. Ctrl-C stops it.")
+        self.stdout.flush()
         code = supervisor.run(seconds=seconds)
         self.stdout.write("Scheduler stopped.")
         if code:

@@ -36,12 +36,13 @@ class Command(BaseCommand):
     def handle(self, *_args: Any, seconds: float | None, workers: int, **_: Any) -> None:
         """Run until stopped; the exit code is 0 after an orderly end."""
         try:
-            startup.refuse_undiscovered()
+            startup.refuse_unready()
         except ChainschedError as error:
             raise CommandError(str(error)) from error
         supervisor = Supervisor(Roles(kind="worker", loops=("reaper",), workers=workers))
         supervisor.listen_to_signals()
         self.stdout.write(f"Worker started: {workers} at once. Ctrl-C stops it.")
+        self.stdout.flush()
         code = supervisor.run(seconds=seconds)
         self.stdout.write("Worker stopped.")
         if code:

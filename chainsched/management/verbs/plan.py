@@ -30,7 +30,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: dict[str, Any], *, out: OutputWrapper, style: Style) -> int:
     """Compare and print."""
-    startup.refuse_undiscovered()
+    startup.refuse_unready()
     made = plan(schedules)
     if options["as_json"]:
         print_json(as_dict(made), out=out)

@@ -25,7 +25,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: dict[str, Any], *, out: OutputWrapper, style: Style) -> int:
     """Seed and say what was written."""
-    startup.refuse_undiscovered()
+    startup.refuse_unready()
     seeded = seed(schedules, now=database_now())
     if options["as_json"]:
         print_json(asdict(seeded), out=out)

@@ -1,0 +1,1 @@
+"""Measurements, each as a ratio to a peer in the same run."""
