@@ -22,13 +22,13 @@ from chainsched.exceptions import InvalidInput, UnknownManifest
 from chainsched.flow import enable as switch
 from chainsched.flow.adopt import adopt
 from chainsched.flow.cancel import cancel as cancel_work
-from chainsched.flow.declare import Batch, declaration
 from chainsched.flow.explain import explain as explain_manifest
 from chainsched.flow.plan import Origin, chunks
 from chainsched.flow.seed import retire, upsert
 from chainsched.flow.transact import transact
 from chainsched.flow.trigger import Wish
 from chainsched.flow.trigger import trigger as trigger_manifests
+from chainsched.flow.unfold import Batch, declaration
 from chainsched.models import Manifest, ManifestGroup
 from chainsched.models.clock import database_now
 from chainsched.registry import WorkflowRef, registry

@@ -17,10 +17,11 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Self
 
+from chainsched.domain.outcomes import Finished
 from chainsched.flow.declare import Schedules, schedules
 from chainsched.flow.dispatch import dispatch
 from chainsched.flow.execute import claim, execute
-from chainsched.flow.record import Finished, Recorded, record
+from chainsched.flow.record import Recorded, record
 from chainsched.flow.seed import Seeded, seed
 from chainsched.models import ManifestState, Metadata, Process, WorkQueue
 from chainsched.models.clock import database_now, stop_clock

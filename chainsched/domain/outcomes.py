@@ -7,6 +7,7 @@ import hashlib
 import re
 import traceback
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from chainsched.domain.states import ExecutionState, RunCondition
@@ -46,6 +47,15 @@ class Outcome:
     @property
     def was_lost(self) -> bool:
         return self.failure_type == FailureType.LOST
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """An execution and how it ended."""
+
+    execution_id: int
+    outcome: Outcome
+    started_at: datetime | None = None
 
 
 def completed(output: Any) -> Outcome:

@@ -12,8 +12,9 @@ from datetime import datetime
 from chainsched.conf import get_config
 from chainsched.domain.declarations import Declaration
 from chainsched.exceptions import LimitExceeded, UnknownManifest
+from chainsched.flow.link import link
 from chainsched.flow.plan import Origin
-from chainsched.flow.seed import look_at_parents, upsert
+from chainsched.flow.seed import upsert
 from chainsched.flow.transact import transact
 from chainsched.models import Loop, Manifest, ManifestState
 from chainsched.models.loop import GRAPH
@@ -27,7 +28,7 @@ def adopt(child: Declaration, *, origin: Origin, now: datetime) -> None:
         upsert([_one_time(child)], origin=origin, now=now)
         manifest = Manifest.objects.get(external_id=child.external_id)
         ManifestState.objects.lock([manifest.id, manifest.depends_on_id or 0])
-        look_at_parents([manifest.id])
+        link([manifest.id])
 
 
 def _one_time(child: Declaration) -> Declaration:

@@ -13,11 +13,11 @@ from datetime import datetime
 from django.db.models import F
 
 from chainsched.domain.answers import Cancelled
-from chainsched.domain.outcomes import Outcome
+from chainsched.domain.outcomes import Finished, Outcome
 from chainsched.domain.states import ExecutionState
 from chainsched.flow.arm import arm
 from chainsched.flow.dependents import find_continuations
-from chainsched.flow.record import Finished, record
+from chainsched.flow.record import record
 from chainsched.flow.transact import transact
 from chainsched.models import ManifestState, Metadata, WorkQueue
 

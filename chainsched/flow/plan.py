@@ -18,7 +18,8 @@ from chainsched.domain import graph
 from chainsched.domain.declarations import Declaration, merge_groups
 from chainsched.domain.due import OpenItem
 from chainsched.exceptions import DeclarationError
-from chainsched.flow.declare import Schedules, Unfolded
+from chainsched.flow.declare import Schedules
+from chainsched.flow.unfold import Unfolded
 from chainsched.models import Manifest, ManifestGroup
 from chainsched.models.facts import load_open_items
 

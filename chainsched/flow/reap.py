@@ -13,8 +13,8 @@ from datetime import datetime, timedelta
 
 from chainsched.conf import get_config
 from chainsched.domain import outcomes
-from chainsched.domain.outcomes import FailureType
-from chainsched.flow.record import Finished, record
+from chainsched.domain.outcomes import FailureType, Finished
+from chainsched.flow.record import record
 from chainsched.flow.transact import transact
 from chainsched.models import Metadata, Process
 

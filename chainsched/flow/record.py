@@ -8,16 +8,14 @@ Next:   the manager queues what is due.
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
-from chainsched.conf import get_config
 from chainsched.domain import outcomes
-from chainsched.domain.outcomes import FailureType, Outcome
-from chainsched.domain.retry import RetryPolicy, Surrender, TryAgain, after_failure
+from chainsched.domain.outcomes import FailureType, Finished
+from chainsched.domain.retry import Surrender, TryAgain
 from chainsched.domain.states import (
     ACTIVE_STATES,
     SOURCES_PAST_DISABLED,
@@ -29,21 +27,13 @@ from chainsched.domain.states import (
 from chainsched.flow.arm import arm
 from chainsched.flow.dependents import EdgesMoved, Ended, find_continuations, mark_due
 from chainsched.flow.enqueue import Lineage, Order, enqueue
+from chainsched.flow.judge import Verdict, judge
 from chainsched.flow.transact import in_parts, transact
 from chainsched.models import DeadLetter, Manifest, ManifestState, Metadata, Process, bulk
 
 logger = logging.getLogger(__name__)
 
 MAX_TRIES = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """An execution and how it ended."""
-
-    execution_id: int
-    outcome: Outcome
-    started_at: datetime | None = None
 
 
 @dataclass(slots=True)
@@ -66,26 +56,6 @@ class Recorded:
         self.dead_lettered += other.dead_lettered
         self.late += other.late
         self.unwritten += other.unwritten
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """One execution, how it ended, and what follows."""
-
-    execution: Metadata
-    finished: Finished
-    manifest: dict[str, Any] | None
-    failures: int
-    follow_up: TryAgain | Surrender | None
-
-    @property
-    def state(self) -> ExecutionState:
-        return self.finished.outcome.state
-
-    @property
-    def is_final(self) -> bool:
-        """Whether this is an outcome of the run; an attempt with retries left is none."""
-        return not isinstance(self.follow_up, TryAgain)
 
 
 def record(finished: Sequence[Finished], *, now: datetime, by: Process | None = None) -> Recorded:
@@ -135,7 +105,7 @@ def _record_once(finished: Sequence[Finished], *, by: Process | None, now: datet
     by_id = {item.execution_id: item for item in finished}
     locked = ManifestState.objects.lock_family(_manifest_ids(by_id))
     executions = _closable(by_id, by=by)
-    verdicts = _judge(executions, by_id)
+    verdicts = judge(executions, by_id)
     final = [verdict for verdict in verdicts if verdict.is_final]
     _write_states(verdicts, now=now)
     _mark_done(verdicts, now=now)
@@ -183,63 +153,6 @@ def _closable(finished: Mapping[int, Finished], *, by: Process | None) -> list[M
         if may_become(ExecutionState(row.state), target=finished[row.id].outcome.state)
         and (by is None or row.process_id == by.pk)
     ]
-
-
-def _judge(executions: Sequence[Metadata], finished: dict[int, Finished]) -> list[Verdict]:
-    manifests = _load_manifests([row.manifest_id for row in executions if row.manifest_id is not None])
-    return [_verdict(row, finished[row.id], manifests.get(row.manifest_id or 0)) for row in executions]
-
-
-def _load_manifests(manifest_ids: Collection[int]) -> dict[int, dict[str, Any]]:
-    columns = (
-        "id",
-        "schedule_type",
-        "depends_on_id",
-        "is_one_time",
-        "max_retries",
-        "retry_delay_seconds",
-        "retry_multiplier",
-        "max_retry_delay_seconds",
-        "state__consecutive_failures",
-    )
-    known = Manifest.objects.filter(id__in=manifest_ids, state__isnull=False)
-    return {row["id"]: row for row in known.values(*columns)}
-
-
-def _verdict(execution: Metadata, finished: Finished, manifest: dict[str, Any] | None) -> Verdict:
-    """Decide what follows. A run whose manifest was removed meanwhile ends without retry or letter.
-
-    So does one that was told to stop and broke off: somebody wanted it to end.
-    """
-    if execution.cancel_requested and finished.outcome.state is ExecutionState.FAILED:
-        finished = replace(finished, outcome=replace(finished.outcome, state=ExecutionState.CANCELLED))
-    outcome = finished.outcome
-    if manifest is None or outcome.state is not ExecutionState.FAILED:
-        failures = 0 if manifest is None else manifest["state__consecutive_failures"]
-        return Verdict(execution, finished, manifest, failures, follow_up=None)
-    failures = manifest["state__consecutive_failures"] + 1
-    follow_up = after_failure(
-        _policy(manifest),
-        failures=failures,
-        is_hopeless=outcome.is_hopeless,
-        was_lost=outcome.was_lost,
-        spread=random.uniform(-1, 1),  # noqa: S311 - spreads load, guards nothing
-    )
-    return Verdict(execution, finished, manifest, failures, follow_up)
-
-
-def _policy(manifest: dict[str, Any]) -> RetryPolicy:
-    config = get_config()
-
-    def stated(column: str, default: float) -> float:
-        return default if manifest[column] is None else manifest[column]
-
-    return RetryPolicy(
-        max_retries=int(stated("max_retries", config.max_retries)),
-        delay=timedelta(seconds=stated("retry_delay_seconds", config.retry_delay)),
-        multiplier=stated("retry_multiplier", config.retry_multiplier),
-        max_delay=timedelta(seconds=stated("max_retry_delay_seconds", config.max_retry_delay)),
-    )
 
 
 def _write_states(verdicts: Sequence[Verdict], *, now: datetime) -> None:

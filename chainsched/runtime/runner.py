@@ -9,8 +9,8 @@ from typing import Protocol
 
 from django.db import close_old_connections, connections
 
+from chainsched.domain.outcomes import Finished
 from chainsched.flow.execute import Claim, execute
-from chainsched.flow.record import Finished
 
 
 class Runner(Protocol):

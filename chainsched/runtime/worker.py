@@ -6,8 +6,9 @@ import logging
 from collections.abc import Sequence
 from datetime import datetime
 
+from chainsched.domain.outcomes import Finished
 from chainsched.flow.execute import claim, hand_back
-from chainsched.flow.record import Finished, record
+from chainsched.flow.record import record
 from chainsched.models import Process
 from chainsched.runtime.poller import Turn
 from chainsched.runtime.runner import Runner

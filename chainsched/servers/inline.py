@@ -7,8 +7,9 @@ import socket
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
+from chainsched.domain.outcomes import Finished
 from chainsched.flow.execute import claim, execute
-from chainsched.flow.record import Finished, record
+from chainsched.flow.record import record
 from chainsched.models import Process
 from chainsched.models.clock import database_now
 from chainsched.registry import registry

@@ -8,12 +8,13 @@ from django.db import connection
 
 from chainsched import Every, ManifestItem
 from chainsched.domain import outcomes
+from chainsched.domain.outcomes import Finished
 from chainsched.domain.states import ExecutionState
 from chainsched.flow.declare import Schedules
 from chainsched.flow.dispatch import dispatch
 from chainsched.flow.evaluate import evaluate
 from chainsched.flow.execute import claim
-from chainsched.flow.record import Finished, record
+from chainsched.flow.record import record
 from chainsched.flow.seed import seed
 from chainsched.models import Manifest, ManifestState, Metadata, WorkQueue
 from tests.concurrency.threads import at_once

@@ -11,7 +11,8 @@ import pytest
 from chainsched import Cron, Every, ManifestItem, Once, RunCondition
 from chainsched.domain.declarations import Declaration
 from chainsched.exceptions import DeclarationError, UnknownWorkflow
-from chainsched.flow.declare import MAX_UNNAMED_ITEMS, Chain, Schedules
+from chainsched.flow.declare import Chain, Schedules
+from chainsched.flow.unfold import MAX_UNNAMED_ITEMS
 from tests.testapp.workflows import Slice, copy, ping
 
 HOURLY = Every.hours(1)

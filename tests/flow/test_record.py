@@ -7,10 +7,10 @@ from django.db import InterfaceError, OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 
 from chainsched.domain import outcomes
-from chainsched.domain.outcomes import FailureType, Outcome
+from chainsched.domain.outcomes import FailureType, Finished, Outcome
 from chainsched.domain.states import ExecutionState, Source
 from chainsched.flow import record as stage
-from chainsched.flow.record import Finished, record
+from chainsched.flow.record import record
 from chainsched.models import DeadLetter, Manifest, ManifestState, Metadata, Process, WorkQueue
 from tests.factories import NOW, make_dependent, make_execution, make_manifest, make_process
 

@@ -4,9 +4,10 @@ import pytest
 from django.db import OperationalError
 
 from chainsched.domain import outcomes
+from chainsched.domain.outcomes import Finished
 from chainsched.domain.states import ExecutionState
 from chainsched.flow.execute import claim
-from chainsched.flow.record import Finished, record
+from chainsched.flow.record import record
 from chainsched.models import Metadata
 from chainsched.runtime import worker as module
 from chainsched.runtime.worker import Worker

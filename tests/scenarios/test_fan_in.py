@@ -6,12 +6,12 @@ from django.test.utils import CaptureQueriesContext
 
 from chainsched import Every, ManifestItem, RunCondition
 from chainsched.domain import outcomes
-from chainsched.domain.outcomes import Outcome
+from chainsched.domain.outcomes import Finished, Outcome
 from chainsched.domain.states import ExecutionState
 from chainsched.exceptions import DeclarationError
 from chainsched.flow.dispatch import dispatch
 from chainsched.flow.execute import claim
-from chainsched.flow.record import Finished, record
+from chainsched.flow.record import record
 from chainsched.models import Manifest, Metadata
 from chainsched.registry import registry
 from tests.drive import executions_of, manifest, new_bench

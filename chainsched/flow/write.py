@@ -1,0 +1,123 @@
+"""Behind seeding: write groups and manifests as a plan says, set by set.
+
+Reads:  the plan, and the ids behind the names in it.
+Writes: ManifestGroup and Manifest rows, the states of new manifests, and the workflow of rows that wait.
+Next:   link looks at the parents, arm sets the alarms.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from chainsched.exceptions import ChainschedError
+from chainsched.flow.plan import Change, Plan, chunks
+from chainsched.models import Manifest, ManifestGroup, ManifestState, WorkQueue, bulk
+
+
+class Raced(ChainschedError):
+    """Somebody else created one of the manifests meanwhile; the caller plans anew."""
+
+
+def write_groups(made: Plan) -> dict[str, int]:
+    """Create missing groups, write what is stated and differs, and return the ids of those that are needed."""
+    for columns, names in _alike(made.new_groups).items():
+        rows = [{"name": name, **dict(columns)} for name in names]
+        for part in chunks(rows):
+            bulk.insert(ManifestGroup, part, skip_conflicts=True)
+    for name, changes in made.changed_groups.items():
+        ManifestGroup.objects.filter(name=name).update(**{column: change.new for column, change in changes.items()})
+    needed = {row["group"] for row in made.created}
+    needed |= {columns["group"].new for columns in made.changed.values() if "group" in columns}
+    return {
+        name: id_
+        for part in chunks(sorted(needed))
+        for name, id_ in ManifestGroup.objects.filter(name__in=part).values_list("name", "id")
+    }
+
+
+def _alike(groups: Mapping[str, Mapping[str, Any]]) -> dict[tuple[tuple[str, Any], ...], list[str]]:
+    """The names of groups by what is stated about them, for one statement each."""
+    alike: dict[tuple[tuple[str, Any], ...], list[str]] = defaultdict(list)
+    for name, stated in groups.items():
+        alike[tuple(sorted(stated.items()))].append(name)
+    return alike
+
+
+def create_manifests(rows: Sequence[dict[str, Any]], group_ids: Mapping[str, int]) -> list[int]:
+    """Insert manifests level by level, so that parents have ids before their dependents need them."""
+    levels: dict[tuple[int, frozenset[str]], list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        levels[(row["depth"], frozenset(row))].append(row)
+    created: list[int] = []
+    for (depth, _), level in sorted(levels.items(), key=lambda entry: entry[0][0]):
+        parent_ids = _ids_of({row["depends_on"] for row in level}) if depth else {}
+        for part in chunks(level):
+            named = [_numbered(row, group_ids, parent_ids) for row in part]
+            written = bulk.insert(Manifest, named, skip_conflicts=True)
+            if len(written) < len(named):
+                raise Raced("a manifest of the same external id appeared")
+            created += [row["id"] for row in written]
+    for part in chunks(created):
+        bulk.insert(ManifestState, [{"manifest": id_} for id_ in part], returning=("manifest",))
+    return created
+
+
+def _numbered(row: Mapping[str, Any], group_ids: Mapping[str, int], parent_ids: Mapping[str, int]) -> dict[str, Any]:
+    """The row with ids in place of names."""
+    numbered = dict(row)
+    if "group" in row:
+        numbered["group"] = group_ids[row["group"]]
+    if row.get("depends_on") is not None:
+        numbered["depends_on"] = parent_ids[row["depends_on"]]
+    return numbered
+
+
+def _ids_of(external_ids: Iterable[str | None]) -> dict[str, int]:
+    wanted = sorted(external_id for external_id in external_ids if external_id is not None)
+    return {
+        external_id: id_
+        for part in chunks(wanted)
+        for external_id, id_ in Manifest.objects.filter(external_id__in=part).values_list("external_id", "id")
+    }
+
+
+def update_manifests(made: Plan, group_ids: Mapping[str, int]) -> None:
+    """Write the changes, rows that change the same columns together; then the depth of what hangs below."""
+    parent_ids = _ids_of(made.changed[name]["depends_on"].new for name in made.reparented)
+    alike: dict[frozenset[str], list[dict[str, Any]]] = defaultdict(list)
+    for external_id, columns in made.changed.items():
+        new = {column: change.new for column, change in columns.items()}
+        row = {"id": made.stored[external_id]["id"], **_numbered(new, group_ids, parent_ids)}
+        alike[frozenset(row)].append(row)
+    for rows in alike.values():
+        for part in chunks(rows):
+            bulk.update(Manifest, part)
+    _let_waiting_rows_follow(made)
+    moved = [name for name, columns in made.changed.items() if "depth" in columns]
+    _deepen({made.stored[name]["id"]: _new_depth(made.changed[name]) for name in moved})
+
+
+def _let_waiting_rows_follow(made: Plan) -> None:
+    """A row that waits runs the workflow that its manifest has now, or a renamed one would strand it."""
+    renamed = {
+        made.stored[name]["id"]: columns["workflow"].new
+        for name, columns in made.changed.items()
+        if "workflow" in columns
+    }
+    WorkQueue.objects.rename_workflow(renamed)
+
+
+def _new_depth(columns: Mapping[str, Change]) -> int:
+    depth: int = columns["depth"].new
+    return depth
+
+
+def _deepen(depths: Mapping[int, int]) -> None:
+    """Let the depth of everything below follow that of its ancestors, level by level."""
+    while depths:
+        below = Manifest.objects.filter(depends_on__in=list(depths)).values_list("id", "depends_on_id", "depth")
+        wrong = {id_: depths[parent] + 1 for id_, parent, depth in below if depth != depths[parent] + 1}
+        bulk.update(Manifest, [{"id": id_, "depth": depth} for id_, depth in wrong.items()])
+        depths = wrong
