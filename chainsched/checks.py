@@ -15,10 +15,11 @@ from django.db import connections
 
 from chainsched.apps import ChainschedConfig
 from chainsched.conf import get_config
-from chainsched.domain import cron, graph
-from chainsched.domain.declarations import Declaration, merge_groups
+from chainsched.domain import cron
+from chainsched.domain.declarations import Declaration
+from chainsched.domain.problems import find_problems
 from chainsched.domain.states import ScheduleType
-from chainsched.exceptions import ChainschedError, ConfigurationError
+from chainsched.exceptions import ConfigurationError
 from chainsched.flow.declare import schedules
 from chainsched.models import guard
 
@@ -39,6 +40,10 @@ def check_configuration(app_configs: Sequence[AppConfig] | None, **_kwargs: Any)
 
 def check_declarations(app_configs: Sequence[AppConfig] | None, **_kwargs: Any) -> list[CheckMessage]:
     """The modules that declare, and what they declare. Batches whose items are callables are read when seeding."""
+    try:
+        get_config()
+    except ConfigurationError:
+        return []  # reported by check_configuration; declarations cannot be judged without limits
     config = cast("ChainschedConfig", apps.get_app_config("chainsched"))
     messages: list[CheckMessage] = [
         Error(
@@ -47,8 +52,6 @@ def check_declarations(app_configs: Sequence[AppConfig] | None, **_kwargs: Any) 
             id="chainsched.E002",
         )
         for module, error in config.undiscovered.items()
-        # A wrong setting is reported as such, and not as the fault of the module that first met it.
-        if not isinstance(error, ConfigurationError)
     ]
     declarations, problems = schedules.expand_static()
     messages += [Error(str(problem), id="chainsched.E003") for problem in problems]
@@ -132,28 +135,25 @@ def _sqlite_messages(options: dict[str, Any]) -> Iterator[CheckMessage]:
 
 
 def _declaration_messages(declarations: Sequence[Declaration]) -> Iterator[CheckMessage]:
+    """What is wrong by itself. Whether a parent that is not declared is stored, only seeding can tell."""
     declared = {found.external_id: found for found in declarations}
-    seen: set[str] = set()
-    for found in declarations:
-        if found.external_id in seen:
-            yield Error(f"Manifest {found.external_id!r} is declared twice. Rename one.", id="chainsched.E003")
-        seen.add(found.external_id)
-        if found.stated["schedule_type"] == ScheduleType.CRON:
-            yield from _cron_messages(found)
     edges = [
         (declared[found.depends_on].group.name, found.group.name)
         for found in declarations
-        if found.depends_on in declared and found.depends_on is not None
+        if found.depends_on is not None and found.depends_on in declared
     ]
-    for check in (
-        lambda: graph.check_manifests({name: found.depends_on for name, found in declared.items()}),
-        lambda: graph.check_groups(edges),
-        lambda: merge_groups(declarations),
-    ):
-        try:
-            check()
-        except ChainschedError as error:
-            yield Error(str(error), id="chainsched.E003")
+    problems = find_problems(
+        declarations,
+        limit=get_config().max_job_depth,
+        stored_parents={},
+        stored_depths={},
+        group_edges=edges,
+        is_known=lambda _: True,
+    )
+    yield from (Error(str(problem), id="chainsched.E003") for problem in problems)
+    for found in declarations:
+        if found.stated["schedule_type"] == ScheduleType.CRON:
+            yield from _cron_messages(found)
 
 
 def _cron_messages(found: Declaration) -> Iterator[CheckMessage]:

@@ -30,6 +30,15 @@ class DeclarationError(ChainschedError, ValueError):
         super().__init__(message)
 
 
+class InvalidDeclarations(DeclarationError):
+    """Several declarations cannot be accepted; ``problems`` holds an error for each."""
+
+    def __init__(self, problems: Sequence[DeclarationError]) -> None:
+        self.problems = tuple(problems)
+        listed = "\n".join(f"- {problem}" for problem in self.problems)
+        super().__init__(f"{len(self.problems)} declarations cannot be accepted:\n{listed}")
+
+
 class CycleError(DeclarationError):
     """Manifests or groups depend on each other in a circle; ``members`` names them."""
 

@@ -56,13 +56,18 @@ def depths(order: Iterable[str], *, parents: Parents, known: Mapping[str, int], 
         parent = parents.get(child)
         depth = 0 if parent is None else found.get(parent, known.get(parent, 0)) + 1
         if depth > limit:
-            raise LimitExceeded(
-                f"Manifest {child!r} would stand at depth {depth}; MAX_JOB_DEPTH allows {limit}. "
-                "Let it depend on a manifest further up, or raise CHAINSCHED['MAX_JOB_DEPTH'].",
-                value=depth,
-                limit=limit,
-                setting="MAX_JOB_DEPTH",
-                external_id=child,
-            )
+            raise too_deep(child, depth=depth, limit=limit)
         found[child] = depth
     return found
+
+
+def too_deep(external_id: str, *, depth: int, limit: int) -> LimitExceeded:
+    """The error for a manifest that would stand below too many others."""
+    return LimitExceeded(
+        f"Manifest {external_id!r} would stand at depth {depth}; MAX_JOB_DEPTH allows {limit}. "
+        "Let it depend on a manifest further up, or raise CHAINSCHED['MAX_JOB_DEPTH'].",
+        value=depth,
+        limit=limit,
+        setting="MAX_JOB_DEPTH",
+        external_id=external_id,
+    )

@@ -17,8 +17,9 @@ from chainsched.domain.declarations import (
     Items,
     Options,
 )
+from chainsched.domain.problems import flatten, raise_all
 from chainsched.domain.schedules import Schedule
-from chainsched.exceptions import ChainschedError, DeclarationError
+from chainsched.exceptions import DeclarationError
 from chainsched.flow.unfold import Batch, Pending, Single, Unfolded, declaration
 from chainsched.registry import WorkflowRef
 
@@ -69,26 +70,32 @@ class Schedules:
         return list(self.unfold().declarations)
 
     def unfold(self) -> Unfolded:
-        """Everything declared, and the batches whose absent members must not be retired."""
+        """Everything declared, and the batches whose absent members must not be retired; raises all problems."""
         declarations: list[Declaration] = []
+        problems: list[DeclarationError] = []
         kept: dict[str, str] = {}
         for pending in self._pending:
-            found = list(pending.expand())
+            try:
+                found = pending.expand()
+            except DeclarationError as error:
+                problems += flatten(error)
+                continue
             declarations += found
             if isinstance(pending, Batch) and pending.name:
                 kept |= {} if found else {pending.name: "came out empty"}
                 kept |= {} if pending.is_pruned else {pending.name: "is declared with prune=False"}
+        raise_all(problems)
         return Unfolded(declarations, kept)
 
-    def expand_static(self) -> tuple[list[Declaration], list[ChainschedError]]:
+    def expand_static(self) -> tuple[list[Declaration], list[DeclarationError]]:
         """What is known without calling a project's code, and what is wrong with the rest; for checks."""
         found: list[Declaration] = []
-        problems: list[ChainschedError] = []
+        problems: list[DeclarationError] = []
         for pending in self._pending:
             try:
                 found += [] if pending.is_dynamic else pending.expand()
-            except ChainschedError as problem:
-                problems.append(problem)
+            except DeclarationError as error:
+                problems += flatten(error)
         return found, problems
 
     def clear(self) -> None:

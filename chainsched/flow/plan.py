@@ -17,6 +17,7 @@ from chainsched.conf import get_config
 from chainsched.domain import graph
 from chainsched.domain.declarations import Declaration, merge_groups
 from chainsched.domain.due import OpenItem
+from chainsched.domain.problems import find_problems, raise_all
 from chainsched.exceptions import DeclarationError
 from chainsched.flow.declare import Schedules
 from chainsched.flow.unfold import Unfolded
@@ -91,11 +92,11 @@ def plan(schedules: Schedules) -> Plan:
     return _with_retired(made, retired, warnings)
 
 
-def plan_rows(found: Iterable[Declaration], *, origin: Origin) -> Plan:
-    """What upserting these declarations would do; nothing is retired."""
-    declarations = _check_unique(found)
+def plan_rows(found: Sequence[Declaration], *, origin: Origin) -> Plan:
+    """What upserting these declarations would do; nothing is retired. Raises everything that is wrong, at once."""
+    declarations = {declaration.external_id: declaration for declaration in found}
     stored = _load_stored(declarations)
-    _check_ownership(declarations, stored, origin)
+    _check(found, declarations, stored, origin)
     rows = _wanted_rows(declarations, stored, origin)
     changed = {row["external_id"]: columns for row in rows if (columns := _changes(row, stored))}
     created = [row for row in rows if row["external_id"] not in stored]
@@ -115,18 +116,6 @@ def plan_rows(found: Iterable[Declaration], *, origin: Origin) -> Plan:
 def chunks(items: Sequence[Any]) -> Iterable[Sequence[Any]]:
     """The items in parts that fit one statement."""
     return (items[start : start + CHUNK] for start in range(0, len(items), CHUNK))
-
-
-def _check_unique(declarations: Iterable[Declaration]) -> dict[str, Declaration]:
-    found: dict[str, Declaration] = {}
-    for declaration in declarations:
-        if declaration.external_id in found:
-            raise DeclarationError(
-                f"Manifest {declaration.external_id!r} is declared twice. External ids are unique; rename one.",
-                external_id=declaration.external_id,
-            )
-        found[declaration.external_id] = declaration
-    return found
 
 
 def _load_stored(declarations: Mapping[str, Declaration]) -> dict[str, dict[str, Any]]:
@@ -154,17 +143,38 @@ def _own_columns() -> list[str]:
     return [field.name for field in Manifest._meta.concrete_fields if field.name not in ("group", "depends_on")]
 
 
-def _check_ownership(
-    declarations: Mapping[str, Declaration], stored: Mapping[str, Mapping[str, Any]], origin: Origin
+def _check(
+    found: Sequence[Declaration],
+    declarations: Mapping[str, Declaration],
+    stored: Mapping[str, Mapping[str, Any]],
+    origin: Origin,
 ) -> None:
+    """Refuse the whole set if anything is wrong with any of it, and say everything that is."""
+    others = {name: row for name, row in stored.items() if name not in declarations}
+    problems = [*_foreign(declarations, stored, origin)]
+    problems += find_problems(
+        found,
+        limit=get_config().max_job_depth,
+        stored_parents={name: row["depends_on"] for name, row in others.items()},
+        stored_depths={name: row["depth"] for name, row in others.items()},
+        group_edges=[*_declared_edges(declarations, stored), *_stored_edges(declarations)],
+        is_known=stored.__contains__,
+    )
+    raise_all(problems)
+
+
+def _foreign(
+    declarations: Mapping[str, Declaration], stored: Mapping[str, Mapping[str, Any]], origin: Origin
+) -> Iterable[DeclarationError]:
+    """What belongs to somebody else's code."""
+    remedy = "Choose another id" if origin.is_declared else "Change it there, or choose another id"
     for external_id in declarations:
         row = stored.get(external_id)
-        if row is None or origin.governs(row):
-            continue
-        remedy = "Choose another id" if origin.is_declared else "Change it there, or choose another id"
-        raise DeclarationError(
-            f"Manifest {external_id!r} is declared by the code of {row['owner']!r}. {remedy}.", external_id=external_id
-        )
+        if row is not None and not origin.governs(row):
+            yield DeclarationError(
+                f"Manifest {external_id!r} is declared by the code of {row['owner']!r}. {remedy}.",
+                external_id=external_id,
+            )
 
 
 def _wanted_rows(
@@ -172,23 +182,12 @@ def _wanted_rows(
 ) -> list[dict[str, Any]]:
     """The rows as they should be, parents first; groups and parents are named, not numbered."""
     parents = {external_id: found.depends_on for external_id, found in declarations.items()}
-    _check_parents_exist(parents, stored)
-    above = {name: row["depends_on"] for name, row in stored.items() if name not in declarations}
+    others = {name: row for name, row in stored.items() if name not in declarations}
+    above = {name: row["depends_on"] for name, row in others.items()}
     order = [name for name in graph.check_manifests(above | parents) if name in declarations]
-    graph.check_groups([*_declared_edges(declarations, stored), *_stored_edges(declarations)])
-    known = {name: row["depth"] for name, row in stored.items() if name not in declarations}
+    known = {name: row["depth"] for name, row in others.items()}
     depths = graph.depths(order, parents=parents, known=known, limit=get_config().max_job_depth)
     return [_row(declarations[name], depth=depths[name], origin=origin) for name in order]
-
-
-def _check_parents_exist(parents: Mapping[str, str | None], stored: Mapping[str, Any]) -> None:
-    for child, parent in parents.items():
-        if parent is not None and parent not in parents and parent not in stored:
-            raise DeclarationError(
-                f"Manifest {child!r} depends on {parent!r}, which is neither declared nor stored. "
-                "Declare the parent, or correct the name.",
-                external_id=child,
-            )
 
 
 def _declared_edges(
@@ -199,7 +198,7 @@ def _declared_edges(
             continue
         if found.depends_on in declarations:
             yield declarations[found.depends_on].group.name, found.group.name
-        else:
+        elif found.depends_on in stored:
             yield stored[found.depends_on]["group"], found.group.name
 
 

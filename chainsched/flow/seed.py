@@ -54,6 +54,13 @@ class Seeded:
     retired: Sequence[str] = ()
     unchanged: int = 0
 
+    @property
+    def in_words(self) -> str:
+        return (
+            f"{len(self.created)} created, {len(self.changed)} changed, {len(self.retired)} retired, "
+            f"{self.unchanged} unchanged."
+        )
+
 
 def seed(schedules: Schedules, *, now: datetime) -> Seeded:
     """Bring the rows in line with the declarations, in one transaction: all of it or, on any problem, nothing.
@@ -175,11 +182,5 @@ def _report(made: Plan, retired: Sequence[int]) -> Seeded:
         retired=sorted(names[id_] for id_ in retired),
         unchanged=made.unchanged,
     )
-    logger.info(
-        "Seeded: %d created, %d changed, %d retired, %d unchanged.",
-        len(seeded.created),
-        len(seeded.changed),
-        len(seeded.retired),
-        seeded.unchanged,
-    )
+    logger.info("Seeded: %s", seeded.in_words)
     return seeded

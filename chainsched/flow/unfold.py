@@ -7,7 +7,7 @@ Next:   plan compares declarations with rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -24,6 +24,7 @@ from chainsched.domain.declarations import (
     option_columns,
     schedule_columns,
 )
+from chainsched.domain.problems import raise_all
 from chainsched.domain.schedules import Schedule
 from chainsched.exceptions import ChainschedError, DeclarationError, InvalidInput, InvalidSchedule, UnknownWorkflow
 from chainsched.registry import WorkflowRef, registry
@@ -39,8 +40,8 @@ class Pending(Protocol):
         """Whether reading the members calls a project's code."""
         ...
 
-    def expand(self) -> Iterator[Declaration]:
-        """The declarations it stands for."""
+    def expand(self) -> list[Declaration]:
+        """The declarations it stands for; raises everything that is wrong with them."""
         ...
 
 
@@ -54,8 +55,8 @@ class Single:
     def is_dynamic(self) -> bool:
         return False
 
-    def expand(self) -> Iterator[Declaration]:
-        yield self.declaration
+    def expand(self) -> list[Declaration]:
+        return [self.declaration]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +82,22 @@ class Batch:
     def is_dynamic(self) -> bool:
         return callable(self.items)
 
-    def expand(self) -> Iterator[Declaration]:
+    def expand(self) -> list[Declaration]:
         items = self._read_items()
         if self.name is None and "group" not in self.options and len(items) > MAX_UNNAMED_ITEMS:
             raise DeclarationError(
                 f"An unnamed batch of {len(items)} items would make as many groups (at most {MAX_UNNAMED_ITEMS}). "
                 "Give the batch a name or a group."
             )
-        return (self._declare(item) for item in items)
+        found: list[Declaration] = []
+        problems: list[DeclarationError] = []
+        for item in items:
+            try:
+                found.append(self._declare(item))
+            except DeclarationError as problem:
+                problems.append(problem)
+        raise_all(problems)
+        return found
 
     def _read_items(self) -> list[ManifestItem]:
         try:

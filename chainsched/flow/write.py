@@ -11,6 +11,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from chainsched.conf import get_config
+from chainsched.domain.graph import too_deep
 from chainsched.exceptions import ChainschedError
 from chainsched.flow.plan import Change, Plan, chunks
 from chainsched.models import Manifest, ManifestGroup, ManifestState, WorkQueue, bulk
@@ -114,10 +116,20 @@ def _new_depth(columns: Mapping[str, Change]) -> int:
     return depth
 
 
+def _check_depth(depths: Mapping[int, int]) -> None:
+    """Refuse a move that would push what hangs below too deep."""
+    limit = get_config().max_job_depth
+    for manifest_id, depth in depths.items():
+        if depth > limit:
+            external_id = Manifest.objects.values_list("external_id", flat=True).get(id=manifest_id)
+            raise too_deep(external_id, depth=depth, limit=limit)
+
+
 def _deepen(depths: Mapping[int, int]) -> None:
     """Let the depth of everything below follow that of its ancestors, level by level."""
     while depths:
         below = Manifest.objects.filter(depends_on__in=list(depths)).values_list("id", "depends_on_id", "depth")
         wrong = {id_: depths[parent] + 1 for id_, parent, depth in below if depth != depths[parent] + 1}
+        _check_depth(wrong)
         bulk.update(Manifest, [{"id": id_, "depth": depth} for id_, depth in wrong.items()])
         depths = wrong

@@ -8,7 +8,7 @@ from django.test.utils import CaptureQueriesContext
 
 from chainsched import Cron, Every, ManifestItem, Once
 from chainsched.domain.states import ScheduleType
-from chainsched.exceptions import CycleError, DeclarationError, LimitExceeded
+from chainsched.exceptions import CycleError, DeclarationError, InvalidDeclarations, LimitExceeded
 from chainsched.flow.declare import Schedules
 from chainsched.flow.seed import seed
 from chainsched.models import Manifest, ManifestGroup, ManifestState
@@ -289,3 +289,35 @@ def test_a_circle_through_what_is_stored_is_refused(schedules):
     with pytest.raises(CycleError):
         seed(schedules, now=NOW)
     assert manifest("a").depends_on is None
+
+
+def test_everything_that_is_wrong_is_said_at_once(schedules):
+    duplicate(schedules)
+    unknown_parent(schedules)
+    group_settings_at_odds(schedules)
+    schedules.schedule_many(
+        workflows.copy, "sync", [ManifestItem("x", {"table": 1}), ManifestItem("y", {"tabel": "t"})], Every.minutes(5)
+    )
+    with pytest.raises(InvalidDeclarations) as caught:
+        seed(schedules, now=NOW)
+    assert [problem.external_id for problem in caught.value.problems] == ["sync-x", "sync-y"]
+    schedules._pending.pop()
+    with pytest.raises(InvalidDeclarations) as caught:
+        seed(schedules, now=NOW)
+    assert [problem.external_id for problem in caught.value.problems] == ["same", "b-1", "b"]
+    assert "'b-1' depends on 'nobody'" in str(caught.value)
+    assert not Manifest.objects.exists()
+
+
+def test_a_move_that_would_push_others_too_deep_is_refused(schedules):
+    chain = schedules.schedule(workflows.ping, "0", None, Every.minutes(5), group="g")
+    for depth in range(1, 5):
+        chain = chain.then_include(workflows.ping, str(depth), group="g")
+    schedules.schedule(workflows.ping, "top", None, Every.minutes(5), group="g").then_include(
+        workflows.ping, "below", group="g"
+    )
+    seed(schedules, now=NOW)
+    Manifest.objects.filter(external_id="0").update(is_declared=False)
+    with pytest.raises(LimitExceeded, match="'4' would stand at depth 6") as caught:
+        Manifest.objects.schedule_dependent(workflows.ping, "0", None, depends_on="below", group="g")
+    assert caught.value.value == 6

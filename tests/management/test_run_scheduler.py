@@ -30,7 +30,7 @@ def run(*arguments):
 
 def test_once_seeds_and_takes_one_turn_of_everything(declared):
     output = run("run_scheduler", "--once")
-    assert "Seeded: 1 created, 0 changed, 0 unchanged." in output
+    assert "Seeded: 1 created, 0 changed, 0 retired, 0 unchanged." in output
     assert Metadata.objects.get().output == {"table": "t", "rows": 500}
 
 
@@ -77,6 +77,7 @@ def _now():
         (["run_scheduler", "--for", "0"], "'0' is no number of seconds above 0"),
         (["run_scheduler", "--for", "soon"], "'soon' is no number of seconds above 0"),
         (["run_scheduler", "--workers", "-1"], "'-1' is no whole number"),
+        (["run_scheduler", "--once", "--for", "3"], "not allowed with argument"),
         (["run_scheduler", "--loops", "carousel"], "invalid choice: 'carousel'"),
         (["run_worker", "--workers", "0"], "at least 1 is needed"),
     ],

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from argparse import ArgumentParser
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import BaseCommand
 
-from chainsched.exceptions import ChainschedError
 from chainsched.management.options import positive_seconds, whole_number
+from chainsched.management.running import prepare, run_until_stopped
 from chainsched.runtime import startup
 from chainsched.runtime.supervisor import LOOPS, Roles, Supervisor
 
@@ -45,22 +44,12 @@ class Command(BaseCommand):
 
     def handle(self, *_args: Any, once: bool, seconds: float | None, loops: list[str], workers: int, **_: Any) -> None:
         """Run until stopped; the exit code is 0 after an orderly end."""
-        try:
-            seeded = startup.prepare()
-        except ChainschedError as error:
-            raise CommandError(str(error)) from error
+        seeded = prepare(startup.prepare)
         if seeded:
-            self.stdout.write(
-                f"Seeded: {len(seeded.created)} created, {len(seeded.changed)} changed, {seeded.unchanged} unchanged."
-            )
+            self.stdout.write(f"Seeded: {seeded.in_words}")
         supervisor = Supervisor(Roles(kind="scheduler", loops=loops, workers=workers))
         if once:
             supervisor.run_once()
             return
-        supervisor.listen_to_signals()
-        self.stdout.write(f"Scheduler started: {', '.join(loops) or 'no loops'}; {workers} workers. Ctrl-C stops it.")
-        self.stdout.flush()
-        code = supervisor.run(seconds=seconds)
-        self.stdout.write("Scheduler stopped.")
-        if code:
-            sys.exit(code)
+        does = f"{', '.join(loops) or 'no loops'}; {workers} workers"
+        run_until_stopped(supervisor, name="Scheduler", does=does, seconds=seconds, out=self.stdout)

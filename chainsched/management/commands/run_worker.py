@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from argparse import ArgumentParser
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import BaseCommand
 
-from chainsched.exceptions import ChainschedError
 from chainsched.management.options import positive_number, positive_seconds
+from chainsched.management.running import prepare, run_until_stopped
 from chainsched.runtime import startup
 from chainsched.runtime.supervisor import Roles, Supervisor
 
@@ -35,15 +34,6 @@ class Command(BaseCommand):
 
     def handle(self, *_args: Any, seconds: float | None, workers: int, **_: Any) -> None:
         """Run until stopped; the exit code is 0 after an orderly end."""
-        try:
-            startup.refuse_unready()
-        except ChainschedError as error:
-            raise CommandError(str(error)) from error
+        prepare(startup.refuse_unready)
         supervisor = Supervisor(Roles(kind="worker", loops=("reaper",), workers=workers))
-        supervisor.listen_to_signals()
-        self.stdout.write(f"Worker started: {workers} at once. Ctrl-C stops it.")
-        self.stdout.flush()
-        code = supervisor.run(seconds=seconds)
-        self.stdout.write("Worker stopped.")
-        if code:
-            sys.exit(code)
+        run_until_stopped(supervisor, name="Worker", does=f"{workers} at once", seconds=seconds, out=self.stdout)

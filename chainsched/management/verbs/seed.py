@@ -30,8 +30,5 @@ def run(options: dict[str, Any], *, out: OutputWrapper, style: Style) -> int:
     if options["as_json"]:
         print_json(asdict(seeded), out=out)
     else:
-        out.write(
-            f"{len(seeded.created)} created, {len(seeded.changed)} changed, "
-            f"{len(seeded.retired)} retired, {seeded.unchanged} unchanged."
-        )
+        out.write(seeded.in_words)
     return OK
