@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Unpack, cast
 
 from chainsched.conf import get_config
-from chainsched.domain.answers import Answer, Cancelled, Explanation
+from chainsched.domain.answers import Answer, Cancelled, Explanation, Resolved
 from chainsched.domain.declarations import Declaration, DependentOptions, Items, Options
 from chainsched.domain.inputs import OWN_INPUT
 from chainsched.domain.schedules import Once, Schedule
@@ -24,12 +24,13 @@ from chainsched.flow.adopt import adopt
 from chainsched.flow.cancel import cancel as cancel_work
 from chainsched.flow.explain import explain as explain_manifest
 from chainsched.flow.plan import Origin, chunks
+from chainsched.flow.resolve import Decision, acknowledge, retry
 from chainsched.flow.seed import retire, upsert
 from chainsched.flow.transact import transact
 from chainsched.flow.trigger import Wish
 from chainsched.flow.trigger import trigger as trigger_manifests
 from chainsched.flow.unfold import Batch, declaration
-from chainsched.models import Manifest, ManifestGroup
+from chainsched.models import DeadLetter, Manifest, ManifestGroup
 from chainsched.models.clock import database_now
 from chainsched.registry import WorkflowRef, registry
 from chainsched.servers import get_server
@@ -169,6 +170,25 @@ def cancel_group(group: ManifestGroup, *, reason: str = "cancelled on request") 
             cancelled += cancel_work(part, reason=reason, now=database_now())
     logger.info("Group %s was cancelled: %s.", group.name, cancelled)
     return cancelled
+
+
+def retry_letters(letters: Iterable[DeadLetter], *, by: Any = None, note: str = "") -> Resolved:
+    """Queue another run for each dead letter; the answer names those it took effect on and why not on others."""
+    return _resolve(retry, "retried", letters, Decision(by=by, note=note))
+
+
+def acknowledge_letters(letters: Iterable[DeadLetter], *, by: Any = None, note: str = "") -> Resolved:
+    """Close dead letters without another run; the answer names those it took effect on and why not on others."""
+    return _resolve(acknowledge, "acknowledged", letters, Decision(by=by, note=note))
+
+
+def _resolve(stage: Callable[..., Resolved], verb: str, letters: Iterable[DeadLetter], decision: Decision) -> Resolved:
+    ids = sorted({letter.id for letter in letters})
+    resolved = Resolved()
+    for part in chunks(ids):
+        resolved += stage(part, decision=decision, now=database_now())
+    logger.info("%d dead letters were %s by %s.", len(resolved.done), verb, decision.by or "the system")
+    return resolved
 
 
 def _origin() -> Origin:

@@ -1,28 +1,127 @@
-"""The reference names every option and every check there is."""
+"""The reference names every option, check, command and public name there is."""
 
+import argparse
+import inspect
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from django.core.management import load_command_class
+from django.core.management.base import BaseCommand
 
-from chainsched import checks, conf
+import chainsched
+from chainsched import checks, conf, exceptions
+from chainsched.domain.answers import Answer
+from chainsched.domain.due import Reason
+from chainsched.management.commands.chainsched import VERBS
+from chainsched.models import doors
+from chainsched.testing import Workbench
 
-REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
+DOCS = Path(__file__).parent.parent / "docs"
 CHECK_IDS = sorted(set(re.findall(r"chainsched\.[EW]\d{3}", Path(checks.__file__).read_text(encoding="utf-8"))))
+ERRORS = [
+    name
+    for name, value in vars(exceptions).items()
+    if inspect.isclass(value) and issubclass(value, exceptions.ChainschedError)
+]
+DOORS = sorted(
+    {
+        name
+        for door in (doors.ManifestScheduling, doors.ManifestActions, doors.GroupActions)
+        for name in vars(door)
+        if not name.startswith("_")
+    }
+)
+
+
+def read(page: str) -> str:
+    return (DOCS / f"{page}.md").read_text(encoding="utf-8")
+
+
+def section(page: str, title: str) -> str:
+    """What the page says below this heading, up to the next heading of the same or a higher level."""
+    found = re.search(rf"^(#+) {re.escape(title)}$(.*?)(?=^#{{2,3}} |\Z)", read(page), re.MULTILINE | re.DOTALL)
+    assert found is not None, f"{page}.md has no section {title!r}"
+    return found[2]
+
+
+def flags(parser: argparse.ArgumentParser) -> set[str]:
+    return {option for action in parser._actions for option in action.option_strings if option.startswith("--")}
+
+
+def own_options() -> Iterator[tuple[str, str]]:
+    """Every option of every command with the heading that it belongs under."""
+    djangos = flags(BaseCommand().create_parser("manage.py", "any"))
+    for name in ("run_scheduler", "run_worker"):
+        parser = load_command_class("chainsched", name).create_parser("manage.py", name)
+        yield from ((name, option) for option in sorted(flags(parser) - djangos))
+    for name, verb in VERBS.items():
+        parser = argparse.ArgumentParser(add_help=False)
+        verb.add_arguments(parser)
+        yield from ((f"chainsched {name}", option) for option in sorted(flags(parser)))
 
 
 @pytest.mark.parametrize("option", conf.OPTIONS)
 def test_the_reference_names_the_option(option: str) -> None:
-    assert f"| `{option}` |" in (REFERENCE / "settings.md").read_text(encoding="utf-8")
+    assert f"| `{option}` |" in read("reference/settings")
 
 
 @pytest.mark.parametrize("check_id", CHECK_IDS)
 def test_the_reference_names_the_check(check_id: str) -> None:
-    assert f"| `{check_id}` |" in (REFERENCE / "checks.md").read_text(encoding="utf-8")
+    assert f"| `{check_id}` |" in read("reference/checks")
 
 
 def test_the_reference_names_no_option_or_check_that_does_not_exist() -> None:
-    options = re.findall(r"^\| `([A-Z_]+)` \|", (REFERENCE / "settings.md").read_text(encoding="utf-8"), re.MULTILINE)
-    ids = re.findall(r"^\| `(chainsched\.\w+)` \|", (REFERENCE / "checks.md").read_text(encoding="utf-8"), re.MULTILINE)
+    options = re.findall(r"^\| `([A-Z_]+)` \|", read("reference/settings"), re.MULTILINE)
+    ids = re.findall(r"^\| `(chainsched\.\w+)` \|", read("reference/checks"), re.MULTILINE)
     assert sorted(options) == sorted(conf.OPTIONS)
     assert sorted(ids) == CHECK_IDS
+
+
+@pytest.mark.parametrize(("command", "option"), own_options())
+def test_the_reference_describes_the_option_of_the_command(command: str, option: str) -> None:
+    assert re.search(rf"^`{option}( .+)?`\n: ", section("reference/commands", command), re.MULTILINE)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_reference_shows_how_the_verb_is_called(verb: str) -> None:
+    assert f"$ python manage.py chainsched {verb} " in section("reference/commands", f"chainsched {verb}")
+
+
+def test_the_reference_describes_no_option_or_verb_that_does_not_exist() -> None:
+    known = set(own_options())
+    for command in {command for command, _ in known}:
+        described = re.findall(r"^`(--[a-z-]+)(?: .+)?`\n: ", section("reference/commands", command), re.MULTILINE)
+        assert {(command, option) for option in described} <= known
+    assert re.findall(r"^### chainsched (\w+)$", read("reference/commands"), re.MULTILINE) == list(VERBS)
+
+
+@pytest.mark.parametrize("name", chainsched.__all__)
+def test_the_reference_names_what_is_public(name: str) -> None:
+    assert f"`{name}`" in section("reference/api", "Names in chainsched")
+
+
+@pytest.mark.parametrize("name", DOORS)
+def test_the_reference_names_the_call_on_a_model(name: str) -> None:
+    assert re.search(rf"`{name}[(`]", section("reference/api", "Calls on models"))
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_the_reference_names_the_error(name: str) -> None:
+    assert f"| `{name}` |" in section("reference/api", "Errors")
+
+
+@pytest.mark.parametrize("code", Reason)
+def test_the_reference_names_the_code_of_an_explanation(code: Reason) -> None:
+    assert f"`{code}`" in section("reference/api", "Codes of explanations")
+
+
+@pytest.mark.parametrize("answer", Answer)
+def test_the_guide_explains_the_answer(answer: Answer) -> None:
+    assert f"| `{answer}` |" in read("howto/manage-at-run-time")
+
+
+@pytest.mark.parametrize("name", [name for name in vars(Workbench) if not name.startswith("_") and name != "process"])
+def test_the_guide_names_what_the_workbench_can_do(name: str) -> None:
+    assert re.search(rf"`{name}[(`]", section("howto/test-your-schedules", "What the bench can do"))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -62,3 +63,14 @@ class Explanation:
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """What became of dead letters that somebody decided about: those it took effect on, and why not on others."""
+
+    done: tuple[int, ...] = ()
+    skipped: Mapping[int, str] = field(default_factory=dict)
+
+    def __add__(self, other: Resolved) -> Resolved:
+        return Resolved(self.done + other.done, {**self.skipped, **other.skipped})

@@ -19,7 +19,7 @@ from chainsched.conf import get_config
 from chainsched.domain.capacity import Candidate, Room, admit, advance_turns, room
 from chainsched.domain.states import QueueStatus
 from chainsched.flow.transact import transact
-from chainsched.models import Loop, ManifestGroup, Metadata, WorkQueue, bulk
+from chainsched.models import DeadLetter, Loop, ManifestGroup, Metadata, WorkQueue, bulk
 from chainsched.models.clock import database_now
 from chainsched.models.loop import DISPATCH
 
@@ -51,6 +51,7 @@ def dispatch(*, workflows: Collection[str], now: datetime | None = None, limit: 
         chosen = _choose(_room(), workflows=workflows, now=now, limit=limit)
         created = _create(chosen.rows, now=now)
         _mark_dispatched(created)
+        _link_letters(chosen.rows, created)
         _advance(loop, chosen.rows)
     if len(created) < len(chosen.rows):
         logger.error(
@@ -115,6 +116,7 @@ def _look(
         "root_execution_id",
         "causation_id",
         "root_correlation_id",
+        "dead_letter_id",
         "timeout_seconds",
         "manifest__timeout_seconds",
     )
@@ -170,3 +172,13 @@ def _mark_dispatched(created: dict[int, int]) -> None:
         for row_id, execution_id in created.items()
     ]
     bulk.update(WorkQueue, rows, where={"status": QueueStatus.QUEUED})
+
+
+def _link_letters(rows: Sequence[dict[str, Any]], created: dict[int, int]) -> None:
+    """Let a dead letter that is being retried name the execution that its retry became."""
+    links = [
+        {"id": row["dead_letter_id"], "retry_execution": created[row["id"]]}
+        for row in rows
+        if row["dead_letter_id"] is not None and row["id"] in created
+    ]
+    bulk.update(DeadLetter, links)

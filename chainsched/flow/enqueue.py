@@ -46,6 +46,12 @@ class Order:
     attempt: int = 1
     input: Any = OWN_INPUT
     lineage: Lineage | None = None
+    dead_letter_id: int | None = None
+
+    @property
+    def is_continued(self) -> bool:
+        """Whether it goes on with a run that was queued before, so that what came due meanwhile stays due."""
+        return self.attempt > 1 or self.dead_letter_id is not None
 
 
 def enqueue(orders: Sequence[Order], *, now: datetime) -> dict[int, int]:
@@ -61,8 +67,7 @@ def enqueue(orders: Sequence[Order], *, now: datetime) -> dict[int, int]:
     rows = _rows(possible, jobs, now=now)
     written = bulk.insert(WorkQueue, rows, returning=("id", "manifest"), skip_conflicts=True)
     opened = {row["manifest"]: row["id"] for row in written}
-    # A retry continues a run whose alarm is off already; what came due meanwhile stays due.
-    fresh = [order.manifest_id for order in possible if order.attempt == 1 and order.manifest_id in opened]
+    fresh = [order.manifest_id for order in possible if not order.is_continued and order.manifest_id in opened]
     arm.spend(fresh, now=now)
     return opened
 
@@ -134,6 +139,7 @@ def _row(
         "scheduled_for": order.scheduled_for,
         "attempt": order.attempt,
         "source": order.source,
+        "dead_letter": order.dead_letter_id,
         "parent_execution": lineage.parent_execution_id,
         "root_execution": lineage.root_execution_id,
         "causation_id": lineage.causation_id,

@@ -10,6 +10,7 @@ from django.db.models import Q
 
 from chainsched.domain.states import DeadLetterStatus
 from chainsched.models.base import PinnedManager, choices, one_of, reference
+from chainsched.models.doors import DeadLetterActions
 from chainsched.models.manifest import Manifest
 
 IS_AWAITING = Q(status=DeadLetterStatus.AWAITING_INTERVENTION.value)
@@ -22,7 +23,7 @@ class DeadLetterQuerySet(models.QuerySet["DeadLetter"]):
         return self.filter(IS_AWAITING)
 
 
-class DeadLetter(models.Model):
+class DeadLetter(DeadLetterActions, models.Model):
     """What failed, why, and what was decided about it."""
 
     manifest = reference(Manifest, related_name="dead_letters", help_text="What failed; empty for a job without one.")

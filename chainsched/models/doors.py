@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 from asgiref.sync import sync_to_async
 
-from chainsched.domain.answers import Answer, Cancelled, Explanation
+from chainsched.domain.answers import Answer, Cancelled, Explanation, Resolved
 from chainsched.domain.declarations import Items
 from chainsched.domain.inputs import OWN_INPUT
 from chainsched.domain.schedules import Schedule
 from chainsched.registry import WorkflowRef
 
 if TYPE_CHECKING:
+    from chainsched.models.dead_letter import DeadLetter
     from chainsched.models.manifest import Manifest
     from chainsched.models.manifest_group import ManifestGroup
 
@@ -173,3 +174,27 @@ class GroupActions:
     async def atrigger(self) -> Counter[Answer]:
         """Call ``trigger`` from async code."""
         return await sync_to_async(self.trigger)()
+
+
+class DeadLetterActions:
+    """For a dead letter."""
+
+    def retry(self, *, by: Any = None, note: str = "") -> Resolved:
+        """Queue another run with the input of the one that failed; the answer says whether it took effect."""
+        from chainsched import api  # noqa: PLC0415
+
+        return api.retry_letters([cast("DeadLetter", self)], by=by, note=note)
+
+    def acknowledge(self, *, by: Any = None, note: str = "") -> Resolved:
+        """Close it without another run; the answer says whether it took effect."""
+        from chainsched import api  # noqa: PLC0415
+
+        return api.acknowledge_letters([cast("DeadLetter", self)], by=by, note=note)
+
+    async def aretry(self, *, by: Any = None, note: str = "") -> Resolved:
+        """Call ``retry`` from async code."""
+        return await sync_to_async(self.retry)(by=by, note=note)
+
+    async def aacknowledge(self, *, by: Any = None, note: str = "") -> Resolved:
+        """Call ``acknowledge`` from async code."""
+        return await sync_to_async(self.acknowledge)(by=by, note=note)

@@ -1,0 +1,112 @@
+"""Beside the stages: somebody decides about dead letters.
+
+Reads:  the letters, and the executions that were the last.
+Writes: the decisions; through enqueue the retries; the manifests' failure counts and alarms.
+Next:   the dispatcher for a retry, the manager for the next occurrence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from chainsched.domain.answers import Resolved
+from chainsched.domain.states import DeadLetterStatus, ScheduleType, Source
+from chainsched.flow.arm import arm
+from chainsched.flow.dependents import find_continuations
+from chainsched.flow.enqueue import Lineage, Order, enqueue
+from chainsched.flow.transact import transact
+from chainsched.models import DeadLetter, Manifest, ManifestState, Metadata
+
+GONE = "its manifest is gone; acknowledge it"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Who decided, and what they said."""
+
+    by: Any = None
+    note: str = ""
+
+
+def retry(letter_ids: Collection[int], *, decision: Decision, now: datetime) -> Resolved:
+    """Queue another run for each letter, with the input, parent and root of the run that failed.
+
+    Failures are counted anew. A letter that was decided about already is skipped, and the answer says by whom.
+    """
+    with transact():
+        letters, skipped, locked = _take(letter_ids)
+        known = {letter.id: letter for letter in letters if letter.manifest_id in locked}
+        skipped |= {letter.id: GONE for letter in letters if letter.id not in known}
+        _decide(known, DeadLetterStatus.RETRIED, decision, now=now)
+        executions = Metadata.objects.in_bulk([letter.execution_id for letter in known.values() if letter.execution_id])
+        enqueue([_order(letter, executions.get(letter.execution_id or 0), now) for letter in known.values()], now=now)
+    return Resolved(tuple(known), skipped)
+
+
+def acknowledge(letter_ids: Collection[int], *, decision: Decision, now: datetime) -> Resolved:
+    """Close letters without another run; the occurrence is spent, and the schedule goes on from now."""
+    with transact():
+        letters, skipped, locked = _take(letter_ids)
+        found = {letter.id: letter for letter in letters}
+        _decide(found, DeadLetterStatus.ACKNOWLEDGED, decision, now=now)
+        manifest_ids = sorted({letter.manifest_id for letter in letters if letter.manifest_id in locked})
+        ManifestState.objects.filter(manifest__in=manifest_ids).update(last_finished_run=now)
+        _finish_one_time(manifest_ids, now=now)
+        ManifestState.objects.note_debts(manifest_ids)
+        arm({*manifest_ids, *find_continuations(manifest_ids, locked=locked)}, now=now)
+    return Resolved(tuple(found), skipped)
+
+
+def _take(letter_ids: Collection[int]) -> tuple[list[DeadLetter], dict[int, str], set[int]]:
+    """Lock the manifests behind the letters, then look: those that still await, and why the others are skipped."""
+    rows = DeadLetter.objects.filter(id__in=letter_ids)
+    manifest_ids = {id_ for id_ in rows.values_list("manifest_id", flat=True) if id_ is not None}
+    locked = set(ManifestState.objects.lock_family(manifest_ids))
+    letters = list(rows.select_related("resolved_by").order_by("id"))
+    awaiting = [letter for letter in letters if letter.status == DeadLetterStatus.AWAITING_INTERVENTION]
+    skipped = {letter.id: _decided(letter) for letter in letters if letter not in awaiting}
+    skipped |= {id_: "there is no such dead letter" for id_ in letter_ids if id_ not in {row.id for row in letters}}
+    return awaiting, skipped, locked
+
+
+def _decided(letter: DeadLetter) -> str:
+    who = letter.resolved_by or "the system"
+    at = f" at {letter.resolved_at:%Y-%m-%d %H:%M:%S %Z}" if letter.resolved_at else ""
+    return f"already {letter.status} by {who}{at}"
+
+
+def _decide(letters: Mapping[int, DeadLetter], status: DeadLetterStatus, decision: Decision, *, now: datetime) -> None:
+    awaiting = DeadLetter.objects.awaiting().filter(id__in=list(letters))
+    awaiting.update(status=status, resolved_at=now, resolved_by=decision.by, note=decision.note)
+    manifest_ids = [letter.manifest_id for letter in letters.values()]
+    ManifestState.objects.filter(manifest__in=manifest_ids).update(consecutive_failures=0)
+
+
+def _order(letter: DeadLetter, failed: Metadata | None, now: datetime) -> Order:
+    """The run again, as it was; one whose record retention removed runs with the manifest's own input."""
+    manifest_id = letter.manifest_id or 0
+    if failed is None:
+        return Order(manifest_id, Source.DEAD_LETTER, now, lineage=Lineage(), dead_letter_id=letter.id)
+    return Order(
+        manifest_id,
+        Source.DEAD_LETTER,
+        failed.scheduled_for,
+        input=failed.input,
+        lineage=Lineage(
+            parent_execution_id=failed.parent_execution_id,
+            root_execution_id=failed.root_execution_id,
+            causation_id=failed.causation_id,
+            root_correlation_id=failed.root_correlation_id,
+        ),
+        dead_letter_id=letter.id,
+    )
+
+
+def _finish_one_time(manifest_ids: Sequence[int], *, now: datetime) -> None:
+    """A one-time manifest whose letter is acknowledged has had its run."""
+    given_up = Manifest.objects.filter(id__in=manifest_ids)
+    given_up.filter(schedule_type=ScheduleType.ONCE).update(done_at=now)
+    given_up.filter(is_one_time=True).update(done_at=now)
