@@ -28,7 +28,7 @@ ERRORS = [
 DOORS = sorted(
     {
         name
-        for door in (doors.ManifestScheduling, doors.ManifestActions, doors.GroupActions)
+        for door in (doors.ManifestScheduling, doors.ManifestActions, doors.GroupActions, doors.DeadLetterActions)
         for name in vars(door)
         if not name.startswith("_")
     }
@@ -57,9 +57,9 @@ def own_options() -> Iterator[tuple[str, str]]:
         parser = load_command_class("chainsched", name).create_parser("manage.py", name)
         yield from ((name, option) for option in sorted(flags(parser) - djangos))
     for name, verb in VERBS.items():
-        parser = argparse.ArgumentParser(add_help=False)
-        verb.add_arguments(parser)
-        yield from ((f"chainsched {name}", option) for option in sorted(flags(parser)))
+        plain = argparse.ArgumentParser(add_help=False)
+        verb.add_arguments(plain)
+        yield from ((f"chainsched {name}", option) for option in sorted(flags(plain)))
 
 
 @pytest.mark.parametrize("option", conf.OPTIONS)
@@ -79,7 +79,7 @@ def test_the_reference_names_no_option_or_check_that_does_not_exist() -> None:
     assert sorted(ids) == CHECK_IDS
 
 
-@pytest.mark.parametrize(("command", "option"), own_options())
+@pytest.mark.parametrize(("command", "option"), list(own_options()))
 def test_the_reference_describes_the_option_of_the_command(command: str, option: str) -> None:
     assert re.search(rf"^`{option}( .+)?`\n: ", section("reference/commands", command), re.MULTILINE)
 

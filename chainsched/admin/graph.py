@@ -99,10 +99,15 @@ def load(*, group: str | None = None, limit: int = MAX_NODES) -> Picture:
     return Picture(nodes, edges, left_out=manifests.count() - len(rows) if len(rows) == limit else 0)
 
 
-def to_dot(picture: Picture) -> str:
+def to_dot(picture: Picture, *, arrowhead: str = "normal") -> str:
     """The picture in Graphviz' language."""
     names = {node.external_id: f"n{number}" for number, node in enumerate(picture.nodes)}
-    dot = graphviz.Digraph("chainsched", graph_attr={"rankdir": "LR"}, node_attr={"shape": "box", "style": "filled"})
+    dot = graphviz.Digraph(
+        "chainsched",
+        graph_attr={"rankdir": "LR"},
+        node_attr={"shape": "box", "style": "filled"},
+        edge_attr={"arrowhead": arrowhead},
+    )
     for node in picture.nodes:
         width = f"{0.3 + 0.095 * len(node.label):.2f}"
         dot.node(names[node.external_id], label=graphviz.escape(node.label), fillcolor=FILLS[node.state], width=width)
@@ -113,7 +118,8 @@ def to_dot(picture: Picture) -> str:
 
 def to_svg(picture: Picture) -> str:
     """The picture as SVG; raises LayoutUnavailable where nothing can lay it out."""
-    plain = lay_out(to_dot(picture))
+    # Graphviz ends a line where its own arrowhead would begin; ours is drawn by the template.
+    plain = lay_out(to_dot(picture, arrowhead="none"))
     return render_to_string("chainsched/graph.svg", _drawing(picture, plain))
 
 
