@@ -16,6 +16,10 @@ class RunControl(Protocol):
         """Queue dormant children of this run's manifest; returns the external ids that were queued."""
         ...
 
+    def is_cancelled(self) -> bool:
+        """Whether somebody asked this run to stop."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
@@ -46,3 +50,10 @@ class RunContext:
         A child that is queued or running already is skipped with a warning, which is no error.
         """
         return self._control.activate(activations)
+
+    def is_cancelled(self) -> bool:
+        """Whether somebody asked this run to stop; a long job asks now and then, and raises to end as cancelled.
+
+        Each call is one small query.
+        """
+        return self._control.is_cancelled()

@@ -111,6 +111,9 @@ class _Control(RunControl):
             process_id=self.item.process_id,
         )
 
+    def is_cancelled(self) -> bool:
+        return Metadata.objects.filter(id=self.item.execution_id, cancel_requested=True).exists()
+
 
 def _run_context(item: Claim, workflow: Workflow) -> RunContext:
     return RunContext(

@@ -8,11 +8,11 @@ Next:   people.
 from __future__ import annotations
 
 from collections.abc import Collection
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from chainsched.conf import get_config
 from chainsched.domain.answers import Explanation
-from chainsched.domain.due import Facts, OpenItem, Reason, decide, timing_of
+from chainsched.domain.due import Facts, OpenItem, Reason, decide, find_obstacle, timing_of
 from chainsched.domain.schedules import next_runs
 from chainsched.domain.states import SOURCES_PAST_DISABLED
 from chainsched.exceptions import InvalidSchedule, UnknownManifest
@@ -71,10 +71,15 @@ def _why_no_room(row: WorkQueue) -> tuple[str, str]:
 
 
 def _preview(facts: Facts, *, now: datetime) -> tuple[datetime, ...]:
-    """The next runs that its schedule alone would make."""
-    if not facts.schedule_type.is_timed:
+    """The next runs that its schedule alone would make, if nothing forbids them."""
+    is_stopped = find_obstacle(facts) is not None or facts.open_item is OpenItem.DEAD_LETTER
+    if is_stopped or not facts.schedule_type.is_timed:
         return ()
+    after = now
+    if facts.interval_seconds is not None and facts.next_run_at is not None:
+        # An interval counts from the alarm that is set, not from the moment somebody asks.
+        after = facts.next_run_at - timedelta(seconds=facts.interval_seconds)
     try:
-        return tuple(next_runs(timing_of(facts), after=now, count=PREVIEW))
+        return tuple(next_runs(timing_of(facts), after=after, count=PREVIEW))
     except InvalidSchedule:
         return ()

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from chainsched import RunContext
 from chainsched.domain.outcomes import FailureType
 from chainsched.domain.states import ExecutionState
 from chainsched.flow.execute import claim, execute, hand_back
@@ -120,3 +121,15 @@ def test_claims_that_nobody_heard_about_are_given_back():
     assert hand_back(process=process, known={known.id}) == 1
     stray.refresh_from_db()
     assert (stray.state, stray.process_id, stray.started_at) == (ExecutionState.PENDING, None, None)
+
+
+def test_a_run_can_ask_whether_it_should_stop(run):
+    asked = []
+
+    def patient(run: RunContext) -> None:
+        asked.append(run.is_cancelled())
+        Metadata.objects.filter(id=run.execution_id).update(cancel_requested=True)
+        asked.append(run.is_cancelled())
+
+    run(patient)
+    assert asked == [False, True]

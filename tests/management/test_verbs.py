@@ -105,7 +105,7 @@ class TestStatus:
         make_process(heartbeat_at=NOW - timedelta(days=900), host="gone")
         text = run("status")
         assert "3 manifests; 1 active (100), 1 queued" in text
-        assert "1 dead letters await a decision" in text
+        assert "dead letters that await a decision: 1" in text
         assert "worker web-1:42, alive" in text
         assert "gone" not in text
         seen = run_json("status")
@@ -186,6 +186,11 @@ class TestExplain:
         answer = run_json("explain", "sync")
         assert answer["code"] == "due"
         assert len(answer["next_runs"]) == 10
+        assert answer["next_runs"][0] == answer["next_run_at"]
+
+    def test_what_may_not_run_has_no_next_runs(self):
+        make_manifest("sync", state={}, retired_at=NOW)
+        assert run_json("explain", "sync")["next_runs"] == []
 
     def test_an_unknown_manifest_is_bad_input(self):
         with pytest.raises(CommandError, match="no manifest 'nobody'") as caught:

@@ -78,7 +78,7 @@ def lines(seen: dict[str, Any], *, style: Style) -> Iterator[str]:
     yield style.MIGRATE_HEADING(f"chainsched at {seen['at']:%Y-%m-%d %H:%M:%S %Z}")
     yield f"{seen['manifests']} manifests; {seen['active']} active ({limit}), {seen['queued']} queued"
     if seen["dead_letters"]:
-        yield style.ERROR(f"{seen['dead_letters']} dead letters await a decision")
+        yield style.ERROR(f"dead letters that await a decision: {seen['dead_letters']}")
     yield ""
     yield style.MIGRATE_LABEL(f"{'group':<40} {'manifests':>9} {'active':>6} {'limit':>6} {'queued':>6} {'letters':>7}")
     for group in seen["groups"]:
