@@ -24,6 +24,7 @@ from chainsched.flow.adopt import adopt
 from chainsched.flow.cancel import cancel as cancel_work
 from chainsched.flow.explain import explain as explain_manifest
 from chainsched.flow.plan import Origin, chunks
+from chainsched.flow.remove import remove as remove_manifests
 from chainsched.flow.resolve import Decision, acknowledge, retry
 from chainsched.flow.seed import retire, upsert
 from chainsched.flow.transact import transact
@@ -105,9 +106,8 @@ def trigger(manifest: Manifest, *, delay: timedelta | float | None = None, input
     Runs a disabled manifest too, but not one in a disabled group: there the wish waits.
     """
     wish = Wish(input=_checked_input(manifest, input), delay=_checked_delay(delay))
+    _check_exists(manifest)
     answers = trigger_manifests([manifest.id], wish=wish, now=database_now())
-    if manifest.id not in answers:
-        raise UnknownManifest(manifest.external_id)
     logger.info("%s was triggered: %s.", manifest.external_id, answers[manifest.id].in_words)
     return answers[manifest.id]
 
@@ -131,16 +131,19 @@ def trigger_group(group: ManifestGroup) -> Counter[Answer]:
 def explain(manifest: Manifest) -> Explanation:
     """Why a manifest is or is not running now, by the rules that the loops use."""
     now = database_now()
+    _check_exists(manifest)
     return explain_manifest(manifest.id, workflows=get_server().known_workflows(now=now), now=now)
 
 
 def enable(manifest: Manifest) -> bool:
     """Let a manifest run again, from now; False if it could already."""
+    _check_exists(manifest)
     return _log(bool(switch.enable([manifest.id], now=database_now())), "%s was enabled.", manifest)
 
 
 def disable(manifest: Manifest) -> bool:
     """Let a manifest run only when triggered; False if it was off already."""
+    _check_exists(manifest)
     return _log(bool(switch.disable([manifest.id], now=database_now())), "%s was disabled.", manifest)
 
 
@@ -156,6 +159,7 @@ def disable_group(group: ManifestGroup) -> bool:
 
 def cancel(manifest: Manifest, *, reason: str = "cancelled on request") -> Cancelled:
     """Stop what a manifest has under way; the occurrence is consumed, nothing is retried."""
+    _check_exists(manifest)
     cancelled = cancel_work([manifest.id], reason=reason, now=database_now())
     logger.info("%s was cancelled: %s.", manifest.external_id, cancelled)
     return cancelled
@@ -170,6 +174,18 @@ def cancel_group(group: ManifestGroup, *, reason: str = "cancelled on request") 
             cancelled += cancel_work(part, reason=reason, now=database_now())
     logger.info("Group %s was cancelled: %s.", group.name, cancelled)
     return cancelled
+
+
+def remove(manifests: Iterable[int]) -> tuple[int, dict[str, int]]:
+    """Remove manifests for good: what waits is cancelled, letters are closed, history stays."""
+    ids = sorted(set(manifests))
+    removed, kinds = 0, Counter[str]()
+    with transact():
+        for part in chunks(ids):
+            number, deleted = remove_manifests(part, now=database_now())
+            removed += number
+            kinds.update(deleted)
+    return removed, dict(kinds)
 
 
 def retry_letters(letters: Iterable[DeadLetter], *, by: Any = None, note: str = "") -> Resolved:
@@ -227,6 +243,11 @@ def _load(external_ids: Iterable[str]) -> list[Manifest]:
         for manifest in Manifest.objects.filter(external_id__in=part).select_related("group", "state")
     }
     return [found[external_id] for external_id in wanted]
+
+
+def _check_exists(manifest: Manifest) -> None:
+    if not Manifest.objects.filter(pk=manifest.pk).exists():
+        raise UnknownManifest(manifest.external_id)
 
 
 def _checked_input(manifest: Manifest, input: Any) -> Any:

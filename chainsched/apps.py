@@ -12,6 +12,8 @@ from django.db import DatabaseError
 from django.db.models.signals import post_migrate
 from django.utils.module_loading import module_has_submodule
 
+from chainsched.exceptions import ChainschedError
+
 logger = logging.getLogger(__name__)
 
 DISCOVERED = ("workflows", "schedules")
@@ -60,5 +62,5 @@ def _seed_after_migrate(**kwargs: Any) -> None:
 
     try:
         seed_after_migrate(using=kwargs["using"], plan=kwargs.get("plan", []))
-    except (DatabaseError, ValueError, LookupError) as error:
+    except (ChainschedError, DatabaseError) as error:
         logger.warning("Declared schedules were not seeded after migrate: %s", error)

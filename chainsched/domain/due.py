@@ -41,6 +41,7 @@ class Reason(enum.StrEnum):
     TRIGGERED = "triggered"
     PARENT_RAN = "parent_ran"
     NOT_DUE = "not_due"
+    NO_ALARM = "no_alarm"
     RUNNING = "running"
     PENDING = "pending"
     QUEUED = "queued"
@@ -65,6 +66,7 @@ IN_WORDS = {
     Reason.TRIGGERED: "somebody triggered it",
     Reason.PARENT_RAN: "its parent ran and matched its condition",
     Reason.NOT_DUE: "its next run is not due yet",
+    Reason.NO_ALARM: "nothing is open, yet it has no alarm; the next reconciliation sets it",
     Reason.RUNNING: "it is running",
     Reason.PENDING: "it is dispatched and waits for a worker",
     Reason.QUEUED: "it is queued and waits to be dispatched",
@@ -236,9 +238,11 @@ def _decide_dependent(facts: Facts, now: datetime) -> Decision:
 
 
 def _decide_timed(facts: Facts, now: datetime) -> Decision:
-    if facts.next_run_at is None or facts.next_run_at > now:
-        return Decision(Reason.NOT_DUE, look_again_at=facts.next_run_at)
     timing = timing_of(facts)
+    if facts.next_run_at is None:
+        return Decision(Reason.NO_ALARM)
+    if facts.next_run_at > now:
+        return Decision(Reason.NOT_DUE, look_again_at=facts.next_run_at)
     is_late = now - facts.next_run_at > facts.misfire_threshold
     # The alarm itself lies outside every exclusion; only a run that comes late can fall into one.
     if is_late and exclusions.is_excluded(timing.exclusions, moment=now, zone=timing.zone):

@@ -15,7 +15,7 @@ from typing import Any
 from chainsched.conf import get_config
 from chainsched.domain.capacity import assign_turns, effective_priority
 from chainsched.domain.inputs import OWN_INPUT
-from chainsched.domain.states import ScheduleType, Source
+from chainsched.domain.states import QueueStatus, ScheduleType, Source
 from chainsched.flow import arm
 from chainsched.models import Loop, Manifest, Metadata, WorkQueue, bulk
 from chainsched.models.loop import DISPATCH
@@ -72,6 +72,20 @@ def enqueue(orders: Sequence[Order], *, now: datetime) -> dict[int, int]:
     return opened
 
 
+def rerank(manifest_ids: Sequence[int]) -> int:
+    """Give the waiting rows of manifests whose group or priority changed their new place; returns how many."""
+    waiting = WorkQueue.objects.queued().filter(manifest__in=manifest_ids).order_by("turn", "id")
+    ids = [id_ for id_ in waiting.values_list("manifest_id", flat=True) if id_ is not None]
+    jobs = _load_jobs(ids)
+    known = [id_ for id_ in ids if id_ in jobs]
+    places = [(jobs[id_]["group_id"], _priority(jobs[id_])) for id_ in known]
+    rows = [
+        {"manifest": id_, "group": group_id, "priority": priority, "turn": turn}
+        for id_, (group_id, priority), turn in zip(known, places, _turns(places), strict=True)
+    ]
+    return len(bulk.update(WorkQueue, rows, key="manifest", where={"status": QueueStatus.QUEUED}))
+
+
 def lineages_of(execution_ids: Iterable[int]) -> dict[int, Lineage]:
     """What runs caused by these executions inherit. An execution that retention removed still counts as parent."""
     wanted = set(execution_ids)
@@ -103,6 +117,7 @@ def _load_jobs(manifest_ids: Iterable[int]) -> dict[int, dict[str, Any]]:
         "group__priority",
         "state__due_execution",
         "state__covered_execution",
+        "state__trigger_at",
         "state__trigger_input",
     )
     return {row["id"]: row for row in Manifest.objects.filter(id__in=list(manifest_ids)).values(*columns)}
@@ -113,14 +128,21 @@ def _rows(orders: Sequence[Order], jobs: Mapping[int, dict[str, Any]], *, now: d
     places = [
         (jobs[order.manifest_id]["group_id"], priority) for order, priority in zip(orders, priorities, strict=True)
     ]
-    turns = assign_turns(
-        places, present=Loop.objects.present_turns(DISPATCH), last=WorkQueue.objects.last_turns(set(places))
-    )
+    turns = _turns(places)
     parents = lineages_of(_due_for(jobs[order.manifest_id]) for order in orders if _inherits(order, jobs))
     return [
         _row(order, jobs[order.manifest_id], priority=priority, turn=turn, parents=parents, now=now)
         for order, priority, turn in zip(orders, priorities, turns, strict=True)
     ]
+
+
+def _turns(places: Sequence[tuple[int, int]]) -> list[int]:
+    """The turns of new rows, by what waits and by how far dispatch has come."""
+    if not places:
+        return []
+    return assign_turns(
+        places, present=Loop.objects.present_turns(DISPATCH), last=WorkQueue.objects.last_turns(set(places))
+    )
 
 
 def _row(
@@ -132,7 +154,7 @@ def _row(
         "group": job["group_id"],
         "manifest_external_id": job["external_id"],
         "workflow": job["workflow"],
-        "input": _input(order, job),
+        "input": _input(order, job, now=now),
         "priority": priority,
         "turn": turn,
         "not_before": order.not_before,
@@ -153,12 +175,13 @@ def _priority(job: Mapping[str, Any]) -> int:
     return effective_priority(own=job["priority"], group=job["group__priority"], boost=boost)
 
 
-def _input(order: Order, job: Mapping[str, Any]) -> Any:
+def _input(order: Order, job: Mapping[str, Any], *, now: datetime) -> Any:
+    """The order's own input, that of the wish it fulfils, or the manifest's."""
     if order.input is not OWN_INPUT:
         return order.input
-    if order.source is Source.TRIGGER and job["state__trigger_input"] is not None:
-        return job["state__trigger_input"]
-    return job["input"]
+    wanted_at, wanted = job["state__trigger_at"], job["state__trigger_input"]
+    fulfils_wish = order.source is Source.TRIGGER and wanted_at is not None and wanted_at <= now
+    return wanted if fulfils_wish and wanted is not None else job["input"]
 
 
 def _inherits(order: Order, jobs: Mapping[int, dict[str, Any]]) -> bool:

@@ -70,6 +70,7 @@ def record(finished: Sequence[Finished], *, now: datetime, by: Process | None = 
         parts.results.append(_record_unwritable(item, error, by=by, now=now))
     for part in parts.results:
         recorded.add(part)
+    recorded.unwritten += [item.execution_id for item in parts.busy]
     for execution_id in recorded.late:
         logger.warning("The result of execution %d came too late: it has ended already or is not ours.", execution_id)
     return recorded

@@ -17,7 +17,7 @@ from chainsched.flow.arm import arm
 from chainsched.flow.declare import Schedules
 from chainsched.flow.link import link
 from chainsched.flow.plan import LINK_COLUMNS, UNFINISHED, Origin, Plan, chunks, plan, plan_rows
-from chainsched.flow.transact import transact
+from chainsched.flow.transact import persist, transact
 from chainsched.flow.write import Raced, create_manifests, update_manifests, write_groups
 from chainsched.models import Loop, Manifest, ManifestState
 from chainsched.models.facts import load_open_items
@@ -87,12 +87,15 @@ def retire(manifest_ids: Sequence[int], *, now: datetime) -> list[int]:
 
 
 def _until_settled(make_plan: Callable[[], Plan], *, holds_graph: bool, now: datetime) -> Seeded:
+    def write() -> Seeded:
+        with transact(is_patient=holds_graph):
+            if holds_graph:
+                Loop.objects.hold(GRAPH, now=now)
+            return _apply(make_plan(), now=now)
+
     for _ in range(MAX_TRIES):
         try:
-            with transact(is_patient=holds_graph):
-                if holds_graph:
-                    Loop.objects.hold(GRAPH, now=now)
-                return _apply(make_plan(), now=now)
+            return persist(write)
         except Raced:
             logger.info("Manifests appeared while they were being written; looking again.")
     raise Raced(f"Others created the same manifests {MAX_TRIES} times in a row; try again.")

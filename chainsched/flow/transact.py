@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import random
 import time
@@ -43,44 +44,62 @@ def transact(*, is_patient: bool = False) -> Iterator[None]:
 
 @dataclass(slots=True)
 class Parts(Generic[T, R]):
-    """What became of the items: the results of the parts that were written, and the items that could not be."""
+    """What became of the items: the results of the parts that were written, and the items that could not be.
+
+    ``refused`` are those that something is wrong with; ``busy`` those whose rows somebody else holds just now.
+    """
 
     results: list[R] = field(default_factory=list)
     refused: list[tuple[T, Exception]] = field(default_factory=list)
+    busy: list[T] = field(default_factory=list)
 
 
 def in_parts(items: Sequence[T], write: Callable[[Sequence[T]], R]) -> Parts[T, R]:
     """Write all items in one transaction; if something is wrong with them, in two halves, down to single ones.
 
-    So one bad row costs a few more transactions and nothing else. Trouble with the database itself is raised after
-    some tries: it says nothing about the rows, and the caller still has them.
+    So one bad row costs a few more transactions and nothing else, and one that somebody holds delays no other.
+    Trouble with the database itself is raised after some tries: it says nothing about the rows, and the caller
+    still has them.
     """
     parts: Parts[T, R] = Parts()
     waiting = [items] if items else []
     while waiting:
         part = waiting.pop()
         try:
-            parts.results.append(_try(part, write))
-        except TRANSIENT:
-            raise
+            parts.results.append(persist(functools.partial(write, part)))
+        except TRANSIENT as error:
+            if not locks.is_lock_timeout(error):
+                raise
+            if len(part) == 1:
+                parts.busy.append(part[0])
+            else:
+                waiting += _halves(part)
         except Exception as error:  # noqa: BLE001 - whatever one row brings about must not cost the others
             if len(part) == 1:
                 parts.refused.append((part[0], error))
             else:
                 logger.warning("Writing %d rows failed (%r); trying smaller parts.", len(part), error)
-                middle = len(part) // 2
-                waiting += [part[middle:], part[:middle]]
+                waiting += _halves(part)
     return parts
 
 
-def _try(part: Sequence[T], write: Callable[[Sequence[T]], R]) -> R:
-    """Write the part; what a busy database refused is written again, after a moment that grows and varies."""
+def _halves(part: Sequence[T]) -> list[Sequence[T]]:
+    middle = len(part) // 2
+    return [part[middle:], part[:middle]]
+
+
+def persist(write: Callable[[], R]) -> R:
+    """Write; what a busy database refused is written again, after a moment that grows and varies.
+
+    Not inside a caller's transaction, which is lost as a whole; nor for a lock that somebody holds, which has been
+    waited for already.
+    """
     for attempt in range(1, MAX_TRIES):
         try:
-            return write(part)
+            return write()
         except TRANSIENT as error:
-            if connections[get_config().database].in_atomic_block:
+            if connections[get_config().database].in_atomic_block or locks.is_lock_timeout(error):
                 raise
             logger.info("The database was busy (%s); trying again.", str(error).strip())
             time.sleep(FIRST_PAUSE * 2**attempt * random.uniform(0.5, 1))  # noqa: S311 - spreads load
-    return write(part)
+    return write()

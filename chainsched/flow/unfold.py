@@ -26,7 +26,14 @@ from chainsched.domain.declarations import (
 )
 from chainsched.domain.problems import raise_all
 from chainsched.domain.schedules import Schedule
-from chainsched.exceptions import ChainschedError, DeclarationError, InvalidInput, InvalidSchedule, UnknownWorkflow
+from chainsched.exceptions import (
+    ChainschedError,
+    DeclarationError,
+    InvalidInput,
+    InvalidSchedule,
+    InvalidWorkflow,
+    UnknownWorkflow,
+)
 from chainsched.registry import WorkflowRef, registry
 
 MAX_UNNAMED_ITEMS = 100
@@ -155,7 +162,7 @@ def declaration(
         found = registry.of(workflow)
         stored = found.input_type.dump(input, max_bytes=get_config().max_input_bytes)
         columns = schedule_columns(schedule, depends_on=depends_on, options=options)
-    except (InvalidInput, InvalidSchedule, UnknownWorkflow, ValueError) as error:
+    except (InvalidInput, InvalidSchedule, InvalidWorkflow, UnknownWorkflow, ValueError) as error:
         raise DeclarationError(f"Manifest {external_id!r}: {error}", external_id=external_id) from error
     stated = columns | option_columns(options, external_id=external_id)
     group = group_of(options, default=external_id, external_id=external_id)

@@ -9,13 +9,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from chainsched.conf import get_config
 from chainsched.domain.graph import too_deep
 from chainsched.exceptions import ChainschedError
+from chainsched.flow.enqueue import rerank
 from chainsched.flow.plan import Change, Plan, chunks
 from chainsched.models import Manifest, ManifestGroup, ManifestState, WorkQueue, bulk
+
+# What a new group has where the code states nothing.
+GROUP_DEFAULTS = {"max_active_jobs": None, "priority": 0, "is_enabled": True}
 
 
 class Raced(ChainschedError):
@@ -23,12 +28,14 @@ class Raced(ChainschedError):
 
 
 def write_groups(made: Plan) -> dict[str, int]:
-    """Create missing groups, write what is stated and differs, and return the ids of those that are needed."""
-    for columns, names in _alike(made.new_groups).items():
-        rows = [{"name": name, **dict(columns)} for name in names]
-        for part in chunks(rows):
-            bulk.insert(ManifestGroup, part, skip_conflicts=True)
-    for name, changes in made.changed_groups.items():
+    """Create missing groups, write what is stated and differs, and return the ids of those that are needed.
+
+    Rows are written in the order of their names, so that writers side by side cannot wait for each other in a circle.
+    """
+    for part in chunks(sorted(made.new_groups)):
+        rows = [{"name": name, **GROUP_DEFAULTS, **made.new_groups[name]} for name in part]
+        bulk.insert(ManifestGroup, rows, skip_conflicts=True)
+    for name, changes in sorted(made.changed_groups.items()):
         ManifestGroup.objects.filter(name=name).update(**{column: change.new for column, change in changes.items()})
     needed = {row["group"] for row in made.created}
     needed |= {columns["group"].new for columns in made.changed.values() if "group" in columns}
@@ -39,21 +46,14 @@ def write_groups(made: Plan) -> dict[str, int]:
     }
 
 
-def _alike(groups: Mapping[str, Mapping[str, Any]]) -> dict[tuple[tuple[str, Any], ...], list[str]]:
-    """The names of groups by what is stated about them, for one statement each."""
-    alike: dict[tuple[tuple[str, Any], ...], list[str]] = defaultdict(list)
-    for name, stated in groups.items():
-        alike[tuple(sorted(stated.items()))].append(name)
-    return alike
-
-
 def create_manifests(rows: Sequence[dict[str, Any]], group_ids: Mapping[str, int]) -> list[int]:
     """Insert manifests level by level, so that parents have ids before their dependents need them."""
-    levels: dict[tuple[int, frozenset[str]], list[dict[str, Any]]] = defaultdict(list)
-    for row in rows:
-        levels[(row["depth"], frozenset(row))].append(row)
+    columns = {column: _default_of(column) for row in rows for column in row}
+    levels: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for row in sorted(rows, key=itemgetter("external_id")):
+        levels[row["depth"]].append(columns | row)
     created: list[int] = []
-    for (depth, _), level in sorted(levels.items(), key=lambda entry: entry[0][0]):
+    for depth, level in sorted(levels.items()):
         parent_ids = _ids_of({row["depends_on"] for row in level}) if depth else {}
         for part in chunks(level):
             named = [_numbered(row, group_ids, parent_ids) for row in part]
@@ -64,6 +64,11 @@ def create_manifests(rows: Sequence[dict[str, Any]], group_ids: Mapping[str, int
     for part in chunks(created):
         bulk.insert(ManifestState, [{"manifest": id_} for id_ in part], returning=("manifest",))
     return created
+
+
+def _default_of(column: str) -> Any:
+    field: Any = Manifest._meta.get_field(column)
+    return field.get_default()
 
 
 def _numbered(row: Mapping[str, Any], group_ids: Mapping[str, int], parent_ids: Mapping[str, int]) -> dict[str, Any]:
@@ -102,13 +107,20 @@ def update_manifests(made: Plan, group_ids: Mapping[str, int]) -> None:
 
 
 def _let_waiting_rows_follow(made: Plan) -> None:
-    """A row that waits runs the workflow that its manifest has now, or a renamed one would strand it."""
+    """A row that waits has the workflow, group and rank that its manifest has now.
+
+    Otherwise a renamed workflow would strand it, and an edited priority would take effect one run late.
+    """
     renamed = {
         made.stored[name]["id"]: columns["workflow"].new
         for name, columns in made.changed.items()
         if "workflow" in columns
     }
     WorkQueue.objects.rename_workflow(renamed)
+    moved = [name for name, columns in made.changed.items() if {"priority", "group", "schedule_type"} & columns.keys()]
+    groups = [name for name, columns in made.changed_groups.items() if "priority" in columns]
+    members = Manifest.objects.filter(group__name__in=groups).values_list("id", flat=True)
+    rerank(sorted({*(made.stored[name]["id"] for name in moved), *members}))
 
 
 def _new_depth(columns: Mapping[str, Change]) -> int:

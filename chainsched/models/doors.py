@@ -143,6 +143,12 @@ class ManifestActions:
         """Call ``cancel`` from async code."""
         return await sync_to_async(self.cancel)(reason=reason)
 
+    def delete(self, *_args: Any, **_kwargs: Any) -> tuple[int, dict[str, int]]:
+        """Remove it for good: what waits is cancelled, letters are closed, history stays."""
+        from chainsched import api  # noqa: PLC0415
+
+        return api.remove([cast("Manifest", self).id])
+
 
 class GroupActions:
     """For a group."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-LOCK_TIMEOUT = "10s"
+LOCK_TIMEOUT = "3s"
 STATEMENT_TIMEOUT = "60s"
 # A process that freezes inside a transaction loses it, so that nobody waits for it longer than this.
 IDLE_TIMEOUT = "10s"
 PATIENCE = "10min"
+LOCK_NOT_AVAILABLE = "55P03"
 
 
 def begin(connection: BaseDatabaseWrapper, *, is_patient: bool = False) -> None:
@@ -34,3 +35,8 @@ def turn_wal_on(connection: BaseDatabaseWrapper) -> None:
     if connection.vendor == "sqlite":
         with connection.cursor() as cursor:
             cursor.execute("PRAGMA journal_mode=WAL")
+
+
+def is_lock_timeout(error: Exception) -> bool:
+    """Whether PostgreSQL gave up waiting for a row that somebody else holds."""
+    return getattr(error.__cause__, "sqlstate", None) == LOCK_NOT_AVAILABLE

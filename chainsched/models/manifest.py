@@ -38,6 +38,19 @@ class ManifestQuerySet(models.QuerySet["Manifest"]):
         """The dependents that outcomes of these parents can make due."""
         return self.filter(depends_on__in=parent_ids, schedule_type=ScheduleType.DEPENDENT)
 
+    def delete(self) -> tuple[int, dict[str, int]]:
+        """Remove manifests as the engine does it: what waits is cancelled, letters are closed, history stays."""
+        from chainsched import api  # noqa: PLC0415 - a door: it leads up
+
+        return api.remove(self.values_list("id", flat=True))
+
+    delete.alters_data = True  # type: ignore[attr-defined]
+    delete.queryset_only = True  # type: ignore[attr-defined]
+
+    def purge(self) -> tuple[int, dict[str, int]]:
+        """Delete the rows and nothing else; only ``flow.remove`` may."""
+        return super().delete()
+
     def having_parts(self) -> ManifestQuerySet:
         """Dependents that continuations of their parent wait for, whenever they have something to do."""
         return self.filter(

@@ -34,7 +34,9 @@ class WorkQueueQuerySet(models.QuerySet["WorkQueue"]):
 
     def ready(self, now: datetime) -> WorkQueueQuerySet:
         """Waiting rows whose time has come and whose manifest, if they have one, may run."""
-        released = Q(manifest__isnull=True) | Q(manifest__is_enabled=True) | Q(source__in=SOURCES_PAST_DISABLED)
+        # A row whose manifest was deleted behind our back matches none of these and never runs.
+        asked_for = Q(manifest__is_enabled=False, source__in=SOURCES_PAST_DISABLED)
+        released = Q(manifest__isnull=True) | Q(manifest__is_enabled=True) | asked_for
         return self.queued().filter(Q(not_before__isnull=True) | Q(not_before__lte=now), released)
 
     def ahead_of(self, row: WorkQueue) -> WorkQueueQuerySet:

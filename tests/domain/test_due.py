@@ -145,6 +145,7 @@ NO = [
         facts("dependent", due_execution=9, covered_execution=9), "parent_not_ahead", None, id="it ran for that success"
     ),
     pytest.param(facts("dependent"), "parent_not_ahead", None, id="its parent never succeeded"),
+    pytest.param(facts("interval", next_run_at=None), "no_alarm", None, id="nothing is open and no alarm is set"),
     pytest.param(
         facts("dependent", due_execution=9, is_waiting_for_siblings=True),
         "waits_for_siblings",

@@ -1,0 +1,31 @@
+"""Beside the stages: take a manifest away for good.
+
+Reads:  nothing that it decides on.
+Writes: its queued row, cancelled; its letters, acknowledged by the system; then the manifest and its state go.
+Next:   a run that is under way finishes, without retry or letter; history stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import datetime
+
+from chainsched.domain.states import DeadLetterStatus
+from chainsched.flow.arm import arm
+from chainsched.flow.transact import transact
+from chainsched.models import DeadLetter, Manifest, ManifestState, WorkQueue
+
+REASON = "removed"
+
+
+def remove(manifest_ids: Collection[int], *, now: datetime) -> tuple[int, dict[str, int]]:
+    """Remove manifests; their dependents stay, idle, and continuations beside them wait for them no longer."""
+    with transact():
+        locked = ManifestState.objects.lock_family(manifest_ids)
+        continuations = list(Manifest.objects.beside(manifest_ids).values_list("id", flat=True))
+        WorkQueue.objects.cancel_queued(manifest_ids, reason=REASON)
+        letters = DeadLetter.objects.awaiting().filter(manifest__in=manifest_ids)
+        letters.update(status=DeadLetterStatus.ACKNOWLEDGED, resolved_at=now, note="The manifest was removed.")
+        deleted = Manifest.objects.filter(id__in=manifest_ids).purge()
+        arm([id_ for id_ in {*locked, *continuations} if id_ not in set(manifest_ids)], now=now)
+    return deleted
