@@ -169,9 +169,9 @@ def cancel_group(group: ManifestGroup, *, reason: str = "cancelled on request") 
     """Stop what all members of a group have under way."""
     ids = list(Manifest.objects.filter(group=group).order_by("id").values_list("id", flat=True))
     cancelled = Cancelled()
-    with transact():
-        for part in chunks(ids):
-            cancelled += cancel_work(part, reason=reason, now=database_now())
+    # Part by part, each in a transaction of its own: families overlap, so that locks over all of them could cross.
+    for part in chunks(ids):
+        cancelled += cancel_work(part, reason=reason, now=database_now())
     logger.info("Group %s was cancelled: %s.", group.name, cancelled)
     return cancelled
 
@@ -218,10 +218,10 @@ def _write(declarations: Sequence[Declaration]) -> list[Manifest]:
 
 def _write_batch(batch: Batch, *, prune: bool) -> list[Manifest]:
     declarations = list(batch.expand())
-    with transact():
-        written = _write(declarations)
-        if prune and batch.name:
-            _prune(batch.name, keep={manifest.external_id for manifest in written})
+    written = _write(declarations)
+    # In a transaction of its own: what it locks comes before what the batch has locked.
+    if prune and batch.name:
+        _prune(batch.name, keep={manifest.external_id for manifest in written})
     return written
 
 

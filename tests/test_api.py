@@ -158,6 +158,14 @@ class TestChildren:
         bench.advance(minutes=5)
         assert bench.drain() == ["parent"]
 
+    def test_a_child_may_become_an_ordinary_manifest(self, bench):
+        Manifest.objects.schedule(workflows.ping, "parent", None, Every.hours(9))
+        Manifest.objects.schedule_child(workflows.ping, "child", None, parent="parent")
+        bench.drain()
+        assert manifest("child").done_at is not None
+        Manifest.objects.schedule(workflows.ping, "child", None, Every.minutes(10))
+        assert bench.run_for(minutes=25) == ["child", "child"]
+
     def test_a_child_of_an_unknown_parent_is_refused(self):
         with pytest.raises(UnknownManifest, match="'nobody'"):
             Manifest.objects.schedule_child(workflows.ping, "child", None, parent="nobody")
@@ -238,6 +246,13 @@ class TestTriggering:
         bench.advance(minutes=3, seconds=1)
         assert bench.drain() == ["job"]
         assert [execution.source for execution in executions_of("job")] == ["schedule", "schedule", "trigger"]
+
+    def test_a_delayed_wish_does_not_swallow_an_occurrence_that_has_come(self, bench):
+        Manifest.objects.schedule(workflows.ping, "daily", None, Cron.daily(hour=11))
+        bench.advance(hours=1, seconds=2)
+        manifest("daily").trigger(timedelta(hours=2))
+        assert bench.drain() == ["daily"]
+        assert executions_of("daily")[0].source == "schedule"
 
     @pytest.mark.parametrize("delay", [-1, timedelta(seconds=-1)])
     def test_a_delay_into_the_past_is_refused(self, delay):
@@ -362,6 +377,27 @@ class TestCancelling:
         bench.dispatch()
         manifest("parent").cancel()
         assert bench.drain() == ["COMPLETION"]
+
+    def test_a_one_time_job_that_is_cancelled_in_the_queue_is_done(self, bench):
+        Manifest.objects.schedule_once(workflows.ping, "once", None, bench.now)
+        Manifest.objects.schedule(workflows.ping, "parent", None, Every.minutes(5))
+        Manifest.objects.schedule_child(workflows.ping, "child", None, parent="parent")
+        bench.turn()
+        bench.manage()
+        manifest("once").cancel()
+        manifest("child").cancel()
+        bench.advance(minutes=5)
+        assert "child" not in bench.drain()
+        assert manifest("child").done_at is not None
+
+    def test_a_delayed_wish_is_cancelled_with_its_alarm(self, bench):
+        Manifest.objects.schedule(workflows.ping, "job", None, Every.hours(5))
+        bench.drain()
+        manifest("job").trigger(60)
+        manifest("job").cancel()
+        bench.advance(minutes=2)
+        assert bench.drain() == []
+        assert manifest("job").next_run_at is not None
 
     def test_a_group_is_cancelled_whole(self):
         group = make_group()

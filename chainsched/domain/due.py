@@ -240,6 +240,7 @@ def _decide_dependent(facts: Facts, now: datetime) -> Decision:
 def _decide_timed(facts: Facts, now: datetime) -> Decision:
     timing = timing_of(facts)
     if facts.next_run_at is None:
+        next_occurrence(timing, after=now)  # raises for a schedule that cannot be computed: that is why
         return Decision(Reason.NO_ALARM)
     if facts.next_run_at > now:
         return Decision(Reason.NOT_DUE, look_again_at=facts.next_run_at)
@@ -265,6 +266,9 @@ def _after_exclusion(timing: Timing, now: datetime) -> datetime | None:
 
 def _next_run(facts: Facts, *, now: datetime, is_fresh: bool) -> datetime | None:
     timing = timing_of(facts)
+    if facts.next_run_at is not None and facts.next_run_at <= now and not is_fresh:
+        # An occurrence that has come and that no turn has looked at yet is not passed over.
+        return facts.next_run_at
     if not isinstance(timing.schedule, Interval):
         return next_occurrence(timing, after=now)
     interval = timedelta(seconds=timing.schedule.seconds)

@@ -25,10 +25,12 @@ def adopt(child: Declaration, *, origin: Origin, now: datetime) -> None:
     with transact():
         Loop.objects.hold(GRAPH, now=now)
         _check_room(child)
+        earlier = Manifest.objects.filter(external_id=child.external_id, is_one_time=True).first()
         upsert([_one_time(child)], origin=origin, now=now)
-        manifest = Manifest.objects.get(external_id=child.external_id)
-        ManifestState.objects.lock([manifest.id, manifest.depends_on_id or 0])
-        link([manifest.id])
+        if earlier is not None and earlier.done_at is not None:
+            # It has had its run; from now on it waits for a later outcome.
+            ManifestState.objects.lock([earlier.id, earlier.depends_on_id or 0])
+            link([earlier.id])
 
 
 def _one_time(child: Declaration) -> Declaration:

@@ -39,10 +39,10 @@ def set_alarms(alarms: Mapping[int, datetime | None]) -> int:
     return len(bulk.update(ManifestState, rows, key="manifest"))
 
 
-def spend(manifest_ids: Collection[int], *, now: datetime) -> None:
-    """Turn the alarm off for manifests that got a queue row, and count what they were due for as covered."""
+def spend(manifest_ids: Collection[int], *, now: datetime, is_covering: bool) -> None:
+    """Turn the alarm off for manifests that got a queue row; a covering one counts for what they were due for."""
     if manifest_ids:
-        ManifestState.objects.spend(manifest_ids, now=now)
+        ManifestState.objects.spend(manifest_ids, now=now, is_covering=is_covering)
 
 
 def _alarm(facts: Facts, *, now: datetime, is_fresh: bool) -> datetime | None:

@@ -7,9 +7,10 @@ Next:   arm gives what is due its alarm.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import logging
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from django.db.models import Exists, OuterRef
 
@@ -19,9 +20,25 @@ from chainsched.exceptions import ChainschedError
 from chainsched.flow.enqueue import lineages_of
 from chainsched.models import DeadLetter, Manifest, ManifestState, WorkQueue, bulk
 
+logger = logging.getLogger(__name__)
+
+R = TypeVar("R")
+
+MAX_TRIES = 5
+
 
 class EdgesMoved(ChainschedError):
     """A dependent appeared between the lock and the look; the caller locks anew."""
+
+
+def with_steady_edges(write: Callable[[], R]) -> R:
+    """Write; when the graph changed between the lock and the look, lock and look again."""
+    for _ in range(MAX_TRIES - 1):
+        try:
+            return write()
+        except EdgesMoved:
+            logger.info("The graph changed under a write; looking again.")
+    return write()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +58,7 @@ def mark_due(ended: Sequence[Ended], *, locked: Collection[int]) -> list[int]:
     several outcomes while a dependent is busy make one run for the newest.
     """
     dependents = _load_dependents([outcome.manifest_id for outcome in ended])
-    if any(row["id"] not in set(locked) for row in dependents):
+    if not {row["id"] for row in dependents} <= set(locked):
         raise EdgesMoved("a dependent was declared or moved while its parent was being recorded")
     by_parent = {outcome.manifest_id: outcome for outcome in ended}
     grown = {

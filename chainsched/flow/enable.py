@@ -44,7 +44,7 @@ def _switch(manifest_ids: Collection[int], *, is_enabled: bool, now: datetime) -
         Manifest.objects.filter(id__in=switched).update(is_enabled=is_enabled)
         ManifestState.objects.note_debts(switched)
         arm(switched, now=now, is_fresh=is_enabled)
-        arm([id_ for id_ in locked if id_ not in set(manifest_ids)], now=now)
+        arm(set(locked) - set(manifest_ids), now=now)
     return len(switched)
 
 

@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from django.db.models import Case, Exists, OuterRef, Value, When
+
 from chainsched.conf import get_config
 from chainsched.domain.capacity import assign_turns, effective_priority
 from chainsched.domain.inputs import OWN_INPUT
 from chainsched.domain.states import QueueStatus, ScheduleType, Source
 from chainsched.flow import arm
-from chainsched.models import Loop, Manifest, Metadata, WorkQueue, bulk
+from chainsched.models import Loop, Manifest, ManifestState, Metadata, WorkQueue, bulk
 from chainsched.models.loop import DISPATCH
 
 
@@ -68,7 +70,9 @@ def enqueue(orders: Sequence[Order], *, now: datetime) -> dict[int, int]:
     written = bulk.insert(WorkQueue, rows, returning=("id", "manifest"), skip_conflicts=True)
     opened = {row["manifest"]: row["id"] for row in written}
     fresh = [order.manifest_id for order in possible if not order.is_continued and order.manifest_id in opened]
-    arm.spend(fresh, now=now)
+    # A continuation that somebody runs while its siblings are at work does not stand for the run after them.
+    arm.spend([id_ for id_ in fresh if not jobs[id_]["is_waiting"]], now=now, is_covering=True)
+    arm.spend([id_ for id_ in fresh if jobs[id_]["is_waiting"]], now=now, is_covering=False)
     return opened
 
 
@@ -120,7 +124,10 @@ def _load_jobs(manifest_ids: Iterable[int]) -> dict[int, dict[str, Any]]:
         "state__trigger_at",
         "state__trigger_input",
     )
-    return {row["id"]: row for row in Manifest.objects.filter(id__in=list(manifest_ids)).values(*columns)}
+    debtors = ManifestState.objects.filter(owed_to=OuterRef("depends_on_id"))
+    is_waiting = Case(When(is_fan_in_continuation=True, then=Exists(debtors)), default=Value(False))
+    rows = Manifest.objects.filter(id__in=list(manifest_ids)).values(*columns, is_waiting=is_waiting)
+    return {row["id"]: dict(row) for row in rows}
 
 
 def _rows(orders: Sequence[Order], jobs: Mapping[int, dict[str, Any]], *, now: datetime) -> list[dict[str, Any]]:
@@ -185,11 +192,10 @@ def _input(order: Order, job: Mapping[str, Any], *, now: datetime) -> Any:
 
 
 def _inherits(order: Order, jobs: Mapping[int, dict[str, Any]]) -> bool:
-    job = jobs[order.manifest_id]
-    return order.lineage is None and job["state__due_execution"] > job["state__covered_execution"]
+    return order.lineage is None and _due_for(jobs[order.manifest_id]) > 0
 
 
 def _due_for(job: Mapping[str, Any]) -> int:
     """The parent's execution that this run covers; 0, which no execution has, when it is covered already."""
     due: int = job["state__due_execution"]
-    return due if due > job["state__covered_execution"] else 0
+    return due if due > job["state__covered_execution"] and not job["is_waiting"] else 0

@@ -27,7 +27,7 @@ from chainsched.models.facts import load_open_items
 CHUNK = 1000
 UNFINISHED = (OpenItem.QUEUED, OpenItem.PENDING, OpenItem.RUNNING)
 # A change of one of these makes another schedule of it: what is done may run again.
-SCHEDULE_COLUMNS = frozenset({"schedule_type", "cron_expression", "interval_seconds", "once_at"})
+SCHEDULE_COLUMNS = frozenset({"schedule_type", "cron_expression", "interval_seconds", "once_at", "is_one_time"})
 # A change of one of these asks anew what the parent has done.
 LINK_COLUMNS = frozenset({"depends_on", "schedule_type", "run_condition", "is_fan_in_continuation"})
 
@@ -227,6 +227,7 @@ def _row(found: Declaration, *, depth: int, origin: Origin) -> dict[str, Any]:
         "batch": found.batch,
         "is_declared": origin.is_declared,
         "retired_at": None,
+        "is_one_time": False,
         **found.stated,
     }
 

@@ -20,20 +20,17 @@ from chainsched.domain.states import (
     ACTIVE_STATES,
     SOURCES_PAST_DISABLED,
     ExecutionState,
-    ScheduleType,
     Source,
     may_become,
 )
 from chainsched.flow.arm import arm
-from chainsched.flow.dependents import EdgesMoved, Ended, find_continuations, mark_due
+from chainsched.flow.dependents import EdgesMoved, Ended, find_continuations, mark_due, with_steady_edges
 from chainsched.flow.enqueue import Lineage, Order, enqueue
 from chainsched.flow.judge import Verdict, judge
 from chainsched.flow.transact import in_parts, transact
 from chainsched.models import DeadLetter, Manifest, ManifestState, Metadata, Process, bulk
 
 logger = logging.getLogger(__name__)
-
-MAX_TRIES = 5
 
 
 @dataclass(slots=True)
@@ -77,16 +74,16 @@ def record(finished: Sequence[Finished], *, now: datetime, by: Process | None = 
 
 
 def _record_part(finished: Sequence[Finished], *, by: Process | None, now: datetime) -> Recorded:
-    for _ in range(MAX_TRIES):
-        try:
-            with transact():
-                recorded = _record_once(finished, by=by, now=now)
-        except EdgesMoved:
-            logger.info("The graph changed under a recording; looking again.")
-        else:
-            _log_failures(finished, recorded)
-            return recorded
-    raise RuntimeError(f"The graph changed {MAX_TRIES} times under the recording of {len(finished)} executions.")
+    def write() -> Recorded:
+        with transact():
+            return _record_once(finished, by=by, now=now)
+
+    try:
+        recorded = with_steady_edges(write)
+    except EdgesMoved:
+        return Recorded(unwritten=[item.execution_id for item in finished])
+    _log_failures(finished, recorded)
+    return recorded
 
 
 def _log_failures(finished: Sequence[Finished], recorded: Recorded) -> None:
@@ -109,11 +106,13 @@ def _record_once(finished: Sequence[Finished], *, by: Process | None, now: datet
     verdicts = judge(executions, by_id)
     final = [verdict for verdict in verdicts if verdict.is_final]
     _write_states(verdicts, now=now)
-    _mark_done(verdicts, now=now)
-    due_ids = mark_due([_ended(verdict) for verdict in final if verdict.manifest], locked=locked)
+    over = [verdict for verdict in verdicts if verdict.manifest and verdict.state is not ExecutionState.FAILED]
+    Manifest.objects.mark_done([verdict.manifest["id"] for verdict in over if verdict.manifest], now=now)
     _retry(verdicts, now=now)
     _close(verdicts, now=now)
     _bury(verdicts, now=now)
+    # After the letters: a dependent that one of them stops has no part to do.
+    due_ids = mark_due([_ended(verdict) for verdict in final if verdict.manifest], locked=locked)
     ended = [verdict.manifest["id"] for verdict in final if verdict.manifest]
     siblings = [verdict.manifest["id"] for verdict in final if verdict.manifest and verdict.manifest["depends_on_id"]]
     arm({*due_ids, *ended, *find_continuations(siblings, locked=locked)}, now=now)
@@ -161,19 +160,6 @@ def _write_states(verdicts: Sequence[Verdict], *, now: datetime) -> None:
     states = ManifestState.objects.in_bulk([verdict.execution.manifest_id for verdict in known])
     rows = [_state_row(verdict, states[verdict.execution.manifest_id or 0], now=now) for verdict in known]
     bulk.update(ManifestState, rows, key="manifest")
-
-
-def _mark_done(verdicts: Sequence[Verdict], *, now: datetime) -> None:
-    """A one-time manifest that succeeded or was cancelled has had its run."""
-    done = [
-        verdict.manifest["id"]
-        for verdict in verdicts
-        if verdict.manifest
-        and verdict.state is not ExecutionState.FAILED
-        and (verdict.manifest["schedule_type"] == ScheduleType.ONCE or verdict.manifest["is_one_time"])
-    ]
-    if done:
-        Manifest.objects.filter(id__in=done).update(done_at=now)
 
 
 def _state_row(verdict: Verdict, state: ManifestState, *, now: datetime) -> dict[str, Any]:

@@ -27,5 +27,5 @@ def remove(manifest_ids: Collection[int], *, now: datetime) -> tuple[int, dict[s
         letters = DeadLetter.objects.awaiting().filter(manifest__in=manifest_ids)
         letters.update(status=DeadLetterStatus.ACKNOWLEDGED, resolved_at=now, note="The manifest was removed.")
         deleted = Manifest.objects.filter(id__in=manifest_ids).purge()
-        arm([id_ for id_ in {*locked, *continuations} if id_ not in set(manifest_ids)], now=now)
+        arm({*locked, *continuations} - set(manifest_ids), now=now)
     return deleted

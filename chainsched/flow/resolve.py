@@ -7,15 +7,15 @@ Next:   the dispatcher for a retry, the manager for the next occurrence.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from chainsched.domain.answers import Resolved
-from chainsched.domain.states import DeadLetterStatus, ScheduleType, Source
+from chainsched.domain.states import DeadLetterStatus, Source
 from chainsched.flow.arm import arm
-from chainsched.flow.dependents import find_continuations
+from chainsched.flow.dependents import find_continuations, with_steady_edges
 from chainsched.flow.enqueue import Lineage, Order, enqueue
 from chainsched.flow.transact import transact
 from chainsched.models import DeadLetter, Manifest, ManifestState, Metadata
@@ -48,13 +48,17 @@ def retry(letter_ids: Collection[int], *, decision: Decision, now: datetime) -> 
 
 def acknowledge(letter_ids: Collection[int], *, decision: Decision, now: datetime) -> Resolved:
     """Close letters without another run; the occurrence is spent, and the schedule goes on from now."""
+    return with_steady_edges(lambda: _acknowledge(letter_ids, decision=decision, now=now))
+
+
+def _acknowledge(letter_ids: Collection[int], *, decision: Decision, now: datetime) -> Resolved:
     with transact():
         letters, skipped, locked = _take(letter_ids)
         found = {letter.id: letter for letter in letters}
         _decide(found, DeadLetterStatus.ACKNOWLEDGED, decision, now=now)
         manifest_ids = sorted({letter.manifest_id for letter in letters if letter.manifest_id in locked})
         ManifestState.objects.filter(manifest__in=manifest_ids).update(last_finished_run=now)
-        _finish_one_time(manifest_ids, now=now)
+        Manifest.objects.mark_done(manifest_ids, now=now)
         ManifestState.objects.note_debts(manifest_ids)
         arm({*manifest_ids, *find_continuations(manifest_ids, locked=locked)}, now=now)
     return Resolved(tuple(found), skipped)
@@ -67,8 +71,10 @@ def _take(letter_ids: Collection[int]) -> tuple[list[DeadLetter], dict[int, str]
     locked = set(ManifestState.objects.lock_family(manifest_ids))
     letters = list(rows.select_related("resolved_by").order_by("id"))
     awaiting = [letter for letter in letters if letter.status == DeadLetterStatus.AWAITING_INTERVENTION]
-    skipped = {letter.id: _decided(letter) for letter in letters if letter not in awaiting}
-    skipped |= {id_: "there is no such dead letter" for id_ in letter_ids if id_ not in {row.id for row in letters}}
+    skipped = dict.fromkeys(letter_ids, "there is no such dead letter")
+    skipped |= {letter.id: _decided(letter) for letter in letters}
+    for letter in awaiting:
+        del skipped[letter.id]
     return awaiting, skipped, locked
 
 
@@ -103,10 +109,3 @@ def _order(letter: DeadLetter, failed: Metadata | None, now: datetime) -> Order:
         ),
         dead_letter_id=letter.id,
     )
-
-
-def _finish_one_time(manifest_ids: Sequence[int], *, now: datetime) -> None:
-    """A one-time manifest whose letter is acknowledged has had its run."""
-    given_up = Manifest.objects.filter(id__in=manifest_ids)
-    given_up.filter(schedule_type=ScheduleType.ONCE).update(done_at=now)
-    given_up.filter(is_one_time=True).update(done_at=now)

@@ -70,7 +70,7 @@ def seed(schedules: Schedules, *, now: datetime) -> Seeded:
     if schedules.is_empty:
         logger.warning("No schedules are declared, so nothing is seeded and nothing is retired.")
         return Seeded()
-    return _until_settled(lambda: plan(schedules), holds_graph=True, now=now)
+    return _until_settled(lambda: plan(schedules), holds_graph=True, is_patient=True, now=now)
 
 
 def upsert(declarations: Sequence[Declaration], *, origin: Origin, now: datetime) -> Seeded:
@@ -82,13 +82,15 @@ def upsert(declarations: Sequence[Declaration], *, origin: Origin, now: datetime
 def retire(manifest_ids: Sequence[int], *, now: datetime) -> list[int]:
     """Retire what is not in the middle of a run: it is kept, with its history, and idle; returns whose it was."""
     with transact():
-        locked = ManifestState.objects.lock_family(manifest_ids)
-        return _retire([id_ for id_ in manifest_ids if id_ in set(locked)], now=now)
+        locked = set(ManifestState.objects.lock_family(manifest_ids))
+        return _retire([id_ for id_ in manifest_ids if id_ in locked], now=now)
 
 
-def _until_settled(make_plan: Callable[[], Plan], *, holds_graph: bool, now: datetime) -> Seeded:
+def _until_settled(
+    make_plan: Callable[[], Plan], *, holds_graph: bool, now: datetime, is_patient: bool = False
+) -> Seeded:
     def write() -> Seeded:
-        with transact(is_patient=holds_graph):
+        with transact(is_patient=is_patient):
             if holds_graph:
                 Loop.objects.hold(GRAPH, now=now)
             return _apply(make_plan(), now=now)
@@ -103,15 +105,19 @@ def _until_settled(make_plan: Callable[[], Plan], *, holds_graph: bool, now: dat
 
 def _apply(made: Plan, *, now: datetime) -> Seeded:
     # In id order over all parts, as everybody locks.
-    for part in chunks(_touched_ids(made)):
+    family = _family(made)
+    for part in chunks(_touched_ids(made, family)):
         ManifestState.objects.lock(part)
     group_ids = write_groups(made)
     created = create_manifests(made.created, group_ids)
     update_manifests(made, group_ids)
-    link([*created, *_ids_in(made, made.relinked)])
+    link([*created, *_ids_in(made, made.reparented)])
+    link(_ids_in(made, [name for name in made.relinked if name not in made.reparented]), is_new_parent=False)
+    for part in chunks(_ids_in(made, _switched(made))):
+        ManifestState.objects.note_debts(part)
     _arm_all(created, now=now, is_fresh=False)
     _arm_all(_ids_in(made, _to_arm(made)), now=now, is_fresh=True)
-    _arm_all(_family_of(_ids_in(made, _switched(made))), now=now, is_fresh=False)
+    _arm_all(family, now=now, is_fresh=False)
     _arm_all(_members_of(_switched_groups(made)), now=now, is_fresh=True)
     retired = _retire(_ids_in(made, made.retired), now=now)
     for warning in made.warnings:
@@ -119,15 +125,25 @@ def _apply(made: Plan, *, now: datetime) -> Seeded:
     return _report(made, retired)
 
 
-def _touched_ids(made: Plan) -> list[int]:
-    """Every state that may be looked at or written, so that one statement locks them all in id order."""
-    parents = {row["depends_on"] for row in made.created}
-    parents |= {made.stored[name]["depends_on"] for name in made.relinked}
-    parents |= {made.changed[name]["depends_on"].new for name in made.reparented}
-    names = {*made.changed, *made.retired, *(name for name in parents if name in made.stored)}
-    own = _ids_in(made, sorted(names))
-    below = _family_of(_ids_in(made, [*_switched(made), *made.retired]))
-    return sorted({*own, *below, *_members_of(_switched_groups(made))})
+def _touched_ids(made: Plan, family: Sequence[int]) -> list[int]:
+    """Every state that may be looked at or written, so that they are all locked in id order."""
+    own = _ids_in(made, [*made.changed, *made.retired])
+    return sorted({*own, *_parent_ids(made), *family, *_members_of(_switched_groups(made))})
+
+
+def _parent_ids(made: Plan) -> list[int]:
+    """The parents, old and new, whose children this plan brings, takes or changes."""
+    names = {row["depends_on"] for row in made.created}
+    names |= {made.stored[name]["depends_on"] for name in made.relinked}
+    names |= {made.changed[name]["depends_on"].new for name in made.reparented}
+    return _ids_in(made, sorted(name for name in names if name in made.stored))
+
+
+def _family(made: Plan) -> list[int]:
+    """Who starts or stops with what changes: dependents, and continuations under the old and the new parents."""
+    beside = Manifest.objects.filter(is_fan_in_continuation=True, depends_on__in=_parent_ids(made))
+    moving = _ids_in(made, [*_switched(made), *made.retired])
+    return sorted({*_family_of(moving), *beside.values_list("id", flat=True)})
 
 
 def _ids_in(made: Plan, external_ids: Iterable[str]) -> list[int]:

@@ -24,6 +24,7 @@ def reconcile(*, now: datetime) -> int:
 
     Every stage arms what it ends, so finding one is a defect, or somebody changed rows by hand.
     """
+    _check_debts()
     found = last_id = 0
     while page := ManifestState.objects.without_alarm(after=last_id, limit=PAGE):
         last_id = page[-1]
@@ -32,3 +33,12 @@ def reconcile(*, now: datetime) -> int:
     if found:
         logger.error("%d manifests had no alarm although nothing was open; they are armed again.", found)
     return found
+
+
+def _check_debts() -> None:
+    """Look again at what continuations wait for, so that none waits for a part that nobody will do."""
+    last_id = 0
+    while page := ManifestState.objects.debtors(after=last_id, limit=PAGE):
+        last_id = page[-1]
+        with transact():
+            ManifestState.objects.note_debts(ManifestState.objects.lock(page))

@@ -51,6 +51,11 @@ class ManifestQuerySet(models.QuerySet["Manifest"]):
         """Delete the rows and nothing else; only ``flow.remove`` may."""
         return super().delete()
 
+    def mark_done(self, manifest_ids: Collection[int], *, now: datetime) -> int:
+        """Note of those among these that run only once that they have had their run."""
+        one_time = Q(schedule_type=ScheduleType.ONCE) | Q(is_one_time=True)
+        return self.filter(one_time, id__in=manifest_ids).update(done_at=now)
+
     def having_parts(self) -> ManifestQuerySet:
         """Dependents that continuations of their parent wait for, whenever they have something to do."""
         return self.filter(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from django.db import models
 from django.db.models import Case, Exists, F, OuterRef, Q, Subquery, Value, When
+from django.db.models.functions import Greatest
 
 from chainsched.domain.states import ScheduleType
 from chainsched.models.base import PinnedManager
@@ -85,17 +86,28 @@ class ManifestStateQuerySet(models.QuerySet["ManifestState"]):
         armed = self.filter(next_run_at__gt=after).order_by("next_run_at")
         return armed.values_list("next_run_at", flat=True).first()
 
-    def forget_wishes(self, manifest_ids: Collection[int]) -> int:
-        """Drop wishes that wait for a run to end."""
-        return self.filter(manifest__in=manifest_ids, trigger_at__isnull=False).update(
-            trigger_at=None, trigger_input=None
-        )
+    def forget_wishes(self, manifest_ids: Collection[int]) -> list[int]:
+        """Drop wishes that wait; says whose there were."""
+        wishing = self.filter(manifest__in=manifest_ids, trigger_at__isnull=False)
+        ids = list(wishing.values_list("manifest_id", flat=True))
+        self.filter(manifest__in=ids).update(trigger_at=None, trigger_input=None)
+        return ids
 
-    def spend(self, manifest_ids: Iterable[int], *, now: datetime) -> int:
-        """Note that a queue row was opened: the alarm is off, and what it was due for is covered."""
+    def settle(self, manifest_ids: Collection[int], *, now: datetime) -> None:
+        """Note that what these manifests were queued for is over; their numbers never go back."""
+        settled = Greatest(F("settled_execution"), F("covered_execution"))
+        self.filter(manifest__in=manifest_ids).update(last_finished_run=now, settled_execution=settled)
+
+    def debtors(self, *, after: int, limit: int) -> list[int]:
+        """Manifests that continuations wait for, in pages by id."""
+        owing = self.filter(owed_to__isnull=False, manifest__gt=after).order_by("manifest_id")
+        return list(owing.values_list("manifest_id", flat=True)[:limit])
+
+    def spend(self, manifest_ids: Iterable[int], *, now: datetime, is_covering: bool) -> int:
+        """Note that a queue row was opened: the alarm is off, and what it was due for is covered, if it covers it."""
         return self.filter(manifest__in=list(manifest_ids)).update(
             next_run_at=None,
-            covered_execution=F("due_execution"),
+            covered_execution=F("due_execution") if is_covering else F("covered_execution"),
             trigger_input=Case(When(trigger_at__lte=now, then=Value(None)), default=F("trigger_input")),
             trigger_at=Case(When(trigger_at__lte=now, then=None), default=F("trigger_at")),
         )

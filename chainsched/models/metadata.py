@@ -71,6 +71,11 @@ class MetadataQuerySet(models.QuerySet["Metadata"]):
         )
         return unstarted.update(state=ExecutionState.PENDING, process=None, claimed_at=None)
 
+    def lock_pending_of(self, manifest_ids: Collection[int]) -> list[int]:
+        """Lock what these manifests have dispatched and nobody has claimed, so that nobody does."""
+        rows = self.pending().filter(manifest__in=manifest_ids).order_by("id")
+        return list(rows.select_for_update(no_key=True).values_list("id", flat=True))
+
     def lock_active(self, execution_ids: Collection[int]) -> list[Metadata]:
         """Lock the rows that can still be ended, in id order."""
         rows = self.active().filter(id__in=execution_ids).order_by("id")

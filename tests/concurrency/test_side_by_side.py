@@ -2,9 +2,10 @@
 
 from collections import Counter
 from datetime import timedelta
+from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 
 from chainsched import Every, ManifestItem
 from chainsched.domain import outcomes
@@ -172,6 +173,39 @@ def test_a_deploy_that_edits_a_family_and_its_parents_end_do_not_block_each_othe
         due = ManifestState.objects.filter(manifest__depends_on=parent, due_execution=execution.id)
         assert due.count() == 3 + number
         ManifestState.objects.update(next_run_at=None)
+
+
+@pytest.mark.parametrize("repetition", range(5))
+def test_a_cancel_and_a_claim_at_once_end_in_one_of_two_ways(repetition):
+    manifest, process = make_manifest(state={}), make_process()
+    execution = make_execution(manifest)
+    calls: list[Any] = [manifest.cancel, lambda: claim(process=process, workflows=KNOWN, limit=1)]
+    cancelled, claims = at_once(*calls)
+    execution.refresh_from_db()
+    if claims:
+        assert (execution.state, execution.cancel_requested) == (ExecutionState.IN_PROGRESS, True)
+        assert cancelled.running == 1
+    else:
+        assert (execution.state, execution.started_at) == (ExecutionState.CANCELLED, None)
+        assert cancelled.pending == 1
+
+
+@pytest.mark.postgres
+def test_one_held_manifest_delays_its_own_result_alone(monkeypatch):
+    from chainsched.models import locks  # noqa: PLC0415
+
+    monkeypatch.setattr(locks, "LOCK_TIMEOUT", "200ms")
+    process = make_process()
+    running = [
+        make_execution(make_manifest(state={}), state=ExecutionState.IN_PROGRESS, process=process) for _ in range(6)
+    ]
+    results = [Finished(execution.id, outcomes.completed(None)) for execution in running]
+    with transaction.atomic():
+        ManifestState.objects.lock([running[2].manifest_id or 0])
+        (recorded,) = at_once(lambda: record(results, by=process, now=NOW))
+    assert recorded.unwritten == [running[2].id]
+    assert len(recorded.ended) == 5
+    assert record([results[2]], by=process, now=NOW).ended == [running[2].id]
 
 
 @pytest.mark.postgres

@@ -110,7 +110,7 @@ YES = [
 
 NO = [
     pytest.param(facts(next_run_at=NOW + SECOND), "not_due", NOW + SECOND, id="not yet its time"),
-    pytest.param(facts(), "not_due", None, id="no alarm"),
+    pytest.param(facts(), "no_alarm", None, id="no alarm"),
     pytest.param(facts(next_run_at=NOW, open_item=OpenItem.RUNNING), "running", None, id="it runs"),
     pytest.param(facts(next_run_at=NOW, open_item=OpenItem.PENDING), "pending", None, id="it waits for a worker"),
     pytest.param(facts(next_run_at=NOW, open_item=OpenItem.QUEUED), "queued", None, id="it is queued"),
@@ -145,7 +145,6 @@ NO = [
         facts("dependent", due_execution=9, covered_execution=9), "parent_not_ahead", None, id="it ran for that success"
     ),
     pytest.param(facts("dependent"), "parent_not_ahead", None, id="its parent never succeeded"),
-    pytest.param(facts("interval", next_run_at=None), "no_alarm", None, id="nothing is open and no alarm is set"),
     pytest.param(
         facts("dependent", due_execution=9, is_waiting_for_siblings=True),
         "waits_for_siblings",

@@ -114,7 +114,7 @@ def test_a_second_decision_has_no_effect_and_says_so(chain, operator, second):
 def test_bulk_decisions_name_what_they_skipped(bench):
     letters = [make_letter(make_manifest(state={})) for _ in range(3)]
     orphan = make_letter(make_manifest(state={}))
-    Manifest.objects.filter(id=orphan.manifest_id or 0).delete()
+    Manifest.objects.filter(id=orphan.manifest_id or 0).purge()
     letters[0].acknowledge()
     answer = retry_letters([*letters, orphan])
     assert answer.done == (letters[1].id, letters[2].id)

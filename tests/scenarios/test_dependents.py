@@ -198,3 +198,18 @@ def test_a_boost_of_zero_turns_it_off(bench, settings):
     bench.turn()
     bench.manage()
     assert WorkQueue.objects.queued().get().priority == 0
+
+
+def test_another_condition_does_not_make_it_run_again_for_what_it_ran_for(bench):
+    def declare(condition):
+        bench.schedules.clear()
+        chain = bench.schedules.schedule(workflows.ping, "parent", None, Every.hours(1))
+        chain.then_include(workflows.ping, "child", run_condition=condition)
+        bench.seed()
+
+    declare(RunCondition.SUCCESS)
+    assert bench.drain() == ["parent", "child"]
+    declare(RunCondition.COMPLETION)
+    assert bench.drain() == []
+    bench.advance(hours=1)
+    assert bench.drain() == ["parent", "child"]

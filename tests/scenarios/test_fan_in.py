@@ -12,6 +12,7 @@ from chainsched.exceptions import DeclarationError
 from chainsched.flow.dispatch import dispatch
 from chainsched.flow.execute import claim
 from chainsched.flow.record import record
+from chainsched.flow.verify import reconcile
 from chainsched.models import Manifest, Metadata
 from chainsched.registry import registry
 from tests.drive import executions_of, manifest, new_bench
@@ -220,3 +221,83 @@ def test_the_end_of_one_member_costs_the_same_with_few_and_with_many(bench):
         return len(captured)
 
     assert cost("few", 3) == cost("many", 90)
+
+
+def test_running_it_by_hand_meanwhile_does_not_stand_for_the_run_after_its_siblings(family):
+    manifest("join").trigger()
+    finish(family, "join")
+    for name in "abc":
+        finish(family, name)
+    assert joined(family) == 2
+    assert executions_of("join")[0].parent_execution_id is None
+    assert executions_of("join")[1].parent_execution_id == executions_of("parent")[0].id
+
+
+def declare_family(bench, *members, **options):
+    bench.schedules.clear()
+    chain = bench.schedules.schedule(workflows.ping, "parent", None, Every.hours(1), **GROUP)
+    for name in members:
+        chain.include(workflows.ping, name, **GROUP, **options)
+    chain.include(workflows.ping, "join", fan_in=True, **GROUP)
+    bench.schedules.schedule(workflows.ping, "other", None, Every.days(9), enabled=False, **GROUP)
+    return chain
+
+
+def test_a_member_that_the_code_switches_off_does_not_hold_it_up(bench):
+    declare_family(bench, "a")
+    bench.seed()
+    bench.turn()
+    declare_family(bench, "a", enabled=False)
+    bench.seed()
+    assert bench.drain() == ["join"]
+
+
+@pytest.mark.parametrize("move", ["to another parent", "to a schedule of its own", "away"])
+def test_a_member_that_moves_away_does_not_hold_it_up(bench, move):
+    declare_family(bench, "a")
+    bench.seed()
+    bench.turn()
+    declare_family(bench)
+    if move == "to another parent":
+        bench.schedules.schedule(workflows.ping, "new", None, Every.days(9), enabled=False, **GROUP).include(
+            workflows.ping, "a", **GROUP
+        )
+    elif move == "to a schedule of its own":
+        bench.schedules.schedule(workflows.ping, "a", None, Every.days(9), enabled=False, **GROUP)
+    bench.seed()
+    assert bench.drain() == ["join"]
+    assert reconcile(now=bench.now) == 0
+
+
+def test_a_removed_member_does_not_hold_it_up(bench):
+    declare_family(bench, "a")
+    bench.seed()
+    bench.turn()
+    manifest("a").delete()
+    assert bench.drain() == ["join"]
+
+
+def test_a_letter_and_the_parents_success_in_one_batch_leave_no_debt(bench):
+    declare_family(bench, "a", max_retries=1)
+    bench.seed()
+    bench.turn()
+    start_all(bench)
+    running_member = Metadata.objects.in_progress().get(manifest_external_id="a")
+    bench.advance(hours=1)
+    start_all(bench)
+    running_parent = Metadata.objects.in_progress().get(manifest_external_id="parent")
+    record(
+        [Finished(running_parent.id, outcomes.completed(None)), Finished(running_member.id, FAILED)],
+        by=bench.process,
+        now=bench.now,
+    )
+    assert joined(bench) == 1
+
+
+def test_a_stale_debt_is_found_by_reconciliation(bench):
+    declare_family(bench, "a")
+    bench.seed()
+    bench.turn()
+    Manifest.objects.filter(external_id="a").update(is_enabled=False)
+    reconcile(now=bench.now)
+    assert bench.drain() == ["join"]
