@@ -37,6 +37,7 @@ class Workbench:
     def __init__(self, start: datetime | None = None, *, declared: Schedules | None = None) -> None:
         self._now = start or database_now()
         self.schedules = schedules if declared is None else declared
+        self._unrecorded: list[Finished] = []
 
     def __enter__(self) -> Self:
         stop_clock(self._now)
@@ -75,8 +76,10 @@ class Workbench:
     def work(self) -> Recorded:
         """Run everything that was dispatched, and record it."""
         claims = claim(process=self.process, workflows=registry.names(), limit=1000, now=self._now)
-        finished = [Finished(item.execution_id, execute(item)) for item in claims]
-        return record(finished, by=self.process, now=self._now)
+        self._unrecorded += [Finished(item.execution_id, execute(item)) for item in claims]
+        recorded = record(self._unrecorded, by=self.process, now=self._now)
+        self._unrecorded = [item for item in self._unrecorded if item.execution_id in recorded.unwritten]
+        return recorded
 
     def turn(self) -> list[str]:
         """One turn of everything; returns the external ids of what ran, in order."""
