@@ -20,6 +20,7 @@ from chainsched.domain.states import (
     ACTIVE_STATES,
     SOURCES_PAST_DISABLED,
     ExecutionState,
+    ScheduleType,
     Source,
     may_become,
 )
@@ -106,8 +107,7 @@ def _record_once(finished: Sequence[Finished], *, by: Process | None, now: datet
     verdicts = judge(executions, by_id)
     final = [verdict for verdict in verdicts if verdict.is_final]
     _write_states(verdicts, now=now)
-    over = [verdict for verdict in verdicts if verdict.manifest and verdict.state is not ExecutionState.FAILED]
-    Manifest.objects.mark_done([verdict.manifest["id"] for verdict in over if verdict.manifest], now=now)
+    _mark_done(verdicts, now=now)
     _retry(verdicts, now=now)
     _close(verdicts, now=now)
     _bury(verdicts, now=now)
@@ -160,6 +160,19 @@ def _write_states(verdicts: Sequence[Verdict], *, now: datetime) -> None:
     states = ManifestState.objects.in_bulk([verdict.execution.manifest_id for verdict in known])
     rows = [_state_row(verdict, states[verdict.execution.manifest_id or 0], now=now) for verdict in known]
     bulk.update(ManifestState, rows, key="manifest")
+
+
+def _mark_done(verdicts: Sequence[Verdict], *, now: datetime) -> None:
+    """A one-time manifest that succeeded or was cancelled has had its run."""
+    done = [
+        verdict.manifest["id"]
+        for verdict in verdicts
+        if verdict.manifest
+        and verdict.state is not ExecutionState.FAILED
+        and (verdict.manifest["is_one_time"] or verdict.manifest["schedule_type"] == ScheduleType.ONCE)
+    ]
+    if done:
+        Manifest.objects.mark_done(done, now=now)
 
 
 def _state_row(verdict: Verdict, state: ManifestState, *, now: datetime) -> dict[str, Any]:

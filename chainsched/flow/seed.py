@@ -111,7 +111,7 @@ def _apply(made: Plan, *, now: datetime) -> Seeded:
     group_ids = write_groups(made)
     created = create_manifests(made.created, group_ids)
     update_manifests(made, group_ids)
-    link([*created, *_ids_in(made, made.reparented)])
+    link([*(created if _brings_dependents(made) else ()), *_ids_in(made, made.reparented)])
     link(_ids_in(made, [name for name in made.relinked if name not in made.reparented]), is_new_parent=False)
     for part in chunks(_ids_in(made, _switched(made))):
         ManifestState.objects.note_debts(part)
@@ -123,6 +123,10 @@ def _apply(made: Plan, *, now: datetime) -> Seeded:
     for warning in made.warnings:
         logger.warning("%s", warning)
     return _report(made, retired)
+
+
+def _brings_dependents(made: Plan) -> bool:
+    return any(row["depends_on"] for row in made.created)
 
 
 def _touched_ids(made: Plan, family: Sequence[int]) -> list[int]:
