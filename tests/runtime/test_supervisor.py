@@ -33,11 +33,11 @@ def wait_for_release() -> str:
 def events():
     started.clear()
     released.clear()
+    others = set(threading.enumerate())
     yield
     released.set()
-    for thread in threading.enumerate():
-        if thread.name.startswith("chainsched-"):
-            thread.join(PATIENCE)
+    for thread in set(threading.enumerate()) - others:
+        thread.join(PATIENCE)
 
 
 def declare(function):
