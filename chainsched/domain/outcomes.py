@@ -7,7 +7,6 @@ import hashlib
 import re
 import traceback
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from chainsched.domain.states import ExecutionState, RunCondition
@@ -55,7 +54,6 @@ class Finished:
 
     execution_id: int
     outcome: Outcome
-    started_at: datetime | None = None
 
 
 def completed(output: Any) -> Outcome:

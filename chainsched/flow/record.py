@@ -129,7 +129,7 @@ def _record_unwritable(item: Finished, error: Exception, *, by: Process | None, 
     """Close an execution whose result the database refused, with that refusal as its failure."""
     logger.error("The result of execution %d cannot be written: %s", item.execution_id, error)
     outcome = outcomes.failed(FailureType.BAD_OUTPUT, f"The result could not be stored: {error}")
-    substitute = Finished(item.execution_id, outcome, item.started_at)
+    substitute = Finished(item.execution_id, outcome)
     parts = in_parts([substitute], lambda part: _record_part(part, by=by, now=now))
     for _, again in parts.refused:
         logger.error("Execution %d cannot be closed: %s", item.execution_id, again)
@@ -248,7 +248,6 @@ def _closed_row(verdict: Verdict, *, now: datetime) -> dict[str, Any]:
         "id": verdict.execution.id,
         "state": verdict.state,
         "output": outcome.output,
-        "started_at": verdict.execution.started_at or verdict.finished.started_at,
         "ended_at": now,
         "failure_type": outcome.failure_type,
         "failure_reason": outcome.failure_reason,
