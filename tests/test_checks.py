@@ -19,6 +19,9 @@ from chainsched.flow.declare import Schedules
 from chainsched.models import guard
 from tests.testapp.workflows import Slice, copy, ping
 
+# Django's own checks of JSON columns ask SQLite what it can.
+pytestmark = pytest.mark.django_db
+
 needs_sqlite = pytest.mark.skipif(connection.vendor != "sqlite", reason="about SQLite")
 needs_postgres = pytest.mark.postgres
 

@@ -16,6 +16,7 @@ from django.apps import apps
 from django.core import mail
 from django.core.management import call_command
 from django.db import connection, connections, transaction
+from django.db.migrations import Migration
 from django.db.migrations.recorder import MigrationRecorder
 from django.db.models.signals import post_migrate
 from django.forms import modelform_factory
@@ -213,7 +214,7 @@ class TestSeedingAfterMigrate:
         assert not Manifest.objects.exists()
 
     def test_migrating_backwards_does_not_seed(self):
-        self.send(plan=[(object(), True)])
+        self.send(plan=[(Migration("0001_initial", "chainsched"), True)])
         assert not Manifest.objects.exists()
 
     def test_another_app_does_not_make_us_seed(self):
