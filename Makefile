@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help test demo docs format clean
+.PHONY: help test demo bench docs format clean
 
 help: ## list the commands
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -29,6 +29,9 @@ test: $(VENV)/test.stamp ## lint, types, migrations, and the suite on SQLite and
 
 demo: $(VENV)/demo.stamp ## run the example project; FOR=30 ends it after 30 seconds
 	@$(BIN)/python -m example_project.demo $(if $(FOR),--for $(FOR))
+
+bench: $(VENV)/test.stamp ## measure seeding beside bulk_create, on PostgreSQL; COUNT=20000 for fewer rows
+	@$(BIN)/python -m tests.postgres -- $(BIN)/python -m bench.seeding $(COUNT)
 
 docs: $(DOCS_VENV)/docs.stamp ## build the documentation into docs/_build/html
 	$(DOCS_VENV)/bin/sphinx-build -E -W --keep-going -b html docs docs/_build/html
