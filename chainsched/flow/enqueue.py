@@ -12,15 +12,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db.models import Case, Exists, OuterRef, Value, When
-
 from chainsched.conf import get_config
 from chainsched.domain.capacity import assign_turns, effective_priority
 from chainsched.domain.inputs import OWN_INPUT
 from chainsched.domain.states import QueueStatus, ScheduleType, Source
 from chainsched.flow import arm
-from chainsched.models import Loop, Manifest, ManifestState, Metadata, WorkQueue, bulk
+from chainsched.models import Loop, Manifest, Metadata, WorkQueue, bulk
 from chainsched.models.loop import DISPATCH
+from chainsched.models.manifest_state import is_waiting_for_siblings
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +30,16 @@ class Lineage:
     root_execution_id: int | None = None
     causation_id: str = ""
     root_correlation_id: str = ""
+
+    @classmethod
+    def of(cls, execution: Metadata) -> Lineage:
+        """The causes of an execution, for another attempt at the same run."""
+        return cls(
+            parent_execution_id=execution.parent_execution_id,
+            root_execution_id=execution.root_execution_id,
+            causation_id=execution.causation_id,
+            root_correlation_id=execution.root_correlation_id,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +133,8 @@ def _load_jobs(manifest_ids: Iterable[int]) -> dict[int, dict[str, Any]]:
         "state__trigger_at",
         "state__trigger_input",
     )
-    debtors = ManifestState.objects.filter(owed_to=OuterRef("depends_on_id"))
-    is_waiting = Case(When(is_fan_in_continuation=True, then=Exists(debtors)), default=Value(False))
-    rows = Manifest.objects.filter(id__in=list(manifest_ids)).values(*columns, is_waiting=is_waiting)
+    manifests = Manifest.objects.filter(id__in=list(manifest_ids))
+    rows = manifests.values(*columns, is_waiting=is_waiting_for_siblings())
     return {row["id"]: dict(row) for row in rows}
 
 

@@ -214,12 +214,7 @@ def _retry(verdicts: Sequence[Verdict], *, now: datetime) -> None:
             not_before=now + verdict.follow_up.delay,
             attempt=verdict.execution.attempt + 1,
             input=verdict.execution.input,
-            lineage=Lineage(
-                parent_execution_id=verdict.execution.parent_execution_id,
-                root_execution_id=verdict.execution.root_execution_id,
-                causation_id=verdict.execution.causation_id,
-                root_correlation_id=verdict.execution.root_correlation_id,
-            ),
+            lineage=Lineage.of(verdict.execution),
         )
         for verdict in verdicts
         if isinstance(verdict.follow_up, TryAgain)

@@ -101,11 +101,6 @@ def _order(letter: DeadLetter, failed: Metadata | None, now: datetime) -> Order:
         Source.DEAD_LETTER,
         failed.scheduled_for,
         input=failed.input,
-        lineage=Lineage(
-            parent_execution_id=failed.parent_execution_id,
-            root_execution_id=failed.root_execution_id,
-            causation_id=failed.causation_id,
-            root_correlation_id=failed.root_correlation_id,
-        ),
+        lineage=Lineage.of(failed),
         dead_letter_id=letter.id,
     )

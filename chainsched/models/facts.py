@@ -8,13 +8,13 @@ from datetime import timedelta
 from typing import Any
 
 from django.conf import settings
-from django.db.models import Case, CharField, Exists, OuterRef, Value, When
+from django.db.models import Case, CharField, Value, When
 
 from chainsched.conf import Config, get_config
 from chainsched.domain.due import Facts, OpenItem
 from chainsched.domain.states import ExecutionState, MisfirePolicy, ScheduleType
 from chainsched.models.dead_letter import DeadLetter
-from chainsched.models.manifest_state import ManifestState
+from chainsched.models.manifest_state import ManifestState, is_waiting_for_siblings
 from chainsched.models.metadata import Metadata
 from chainsched.models.work_queue import WorkQueue
 
@@ -55,8 +55,7 @@ def load_facts(manifest_ids: Collection[int]) -> list[Facts]:
 def load_unopened(manifest_ids: Collection[int]) -> list[Facts]:
     """The facts of manifests that the caller knows to have nothing open: one statement."""
     config = get_config()
-    debtors = ManifestState.objects.filter(owed_to=OuterRef("manifest__depends_on_id"))
-    is_waiting = Case(When(manifest__is_fan_in_continuation=True, then=Exists(debtors)), default=Value(False))
+    is_waiting = is_waiting_for_siblings(manifest="manifest__")
     rows = ManifestState.objects.filter(manifest__in=manifest_ids).annotate(is_waiting=is_waiting)
     rows = rows.order_by("manifest_id")
     return [_facts(dict(zip(_COLUMNS, row, strict=True)), config) for row in rows.values_list(*_COLUMNS.values())]

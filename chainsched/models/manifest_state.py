@@ -113,6 +113,16 @@ class ManifestStateQuerySet(models.QuerySet["ManifestState"]):
         )
 
 
+def is_waiting_for_siblings(*, manifest: str = "") -> Case:
+    """Whether a continuation has siblings with a part to do; ``manifest`` is the way to the manifest's columns.
+
+    Asked of continuations only, by CASE, so that it costs nothing for all others.
+    """
+    debtors = ManifestState.objects.filter(owed_to=OuterRef(f"{manifest}depends_on_id"))
+    is_continuation = Q(**{f"{manifest}is_fan_in_continuation": True})
+    return Case(When(is_continuation, then=Exists(debtors)), default=Value(False))
+
+
 class ManifestState(models.Model):
     """What the engine knows about a manifest. No form and no ``save()`` of a manifest touches it."""
 

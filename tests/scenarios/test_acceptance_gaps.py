@@ -36,7 +36,7 @@ from chainsched.models.clock import database_now
 from chainsched.registry import registry
 from chainsched.runtime.supervisor import Supervisor
 from chainsched.testing import Workbench
-from tests.drive import executions_of, manifest, new_bench
+from tests.drive import executions_of, manifest
 from tests.factories import (
     NOW,
     make_dependent,
@@ -52,12 +52,6 @@ from tests.testapp.workflows import Slice, copy, fail, ping
 pytestmark = pytest.mark.django_db
 
 FIVE_MINUTES = timedelta(minutes=5)
-
-
-@pytest.fixture
-def bench() -> Iterator[Workbench]:
-    with new_bench() as bench:
-        yield bench
 
 
 @pytest.fixture

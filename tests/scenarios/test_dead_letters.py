@@ -12,17 +12,11 @@ from chainsched.domain.states import DeadLetterStatus, Source
 from chainsched.models import DeadLetter, Manifest, Metadata, WorkQueue
 from chainsched.registry import registry
 from tests.concurrency.threads import at_once
-from tests.drive import executions_of, manifest, new_bench
+from tests.drive import executions_of, manifest
 from tests.factories import make_letter, make_manifest
 from tests.testapp import workflows
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def bench():
-    with new_bench() as bench:
-        yield bench
 
 
 @pytest.fixture

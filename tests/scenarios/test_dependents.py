@@ -6,16 +6,10 @@ from chainsched import Every, RunCondition
 from chainsched.domain.states import ExecutionState, QueueStatus
 from chainsched.models import DeadLetter, Manifest, Metadata, WorkQueue
 from chainsched.testing import Workbench
-from tests.drive import executions_of, manifest, new_bench
+from tests.drive import executions_of, manifest
 from tests.testapp import workflows
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def bench():
-    with new_bench() as bench:
-        yield bench
 
 
 @pytest.fixture

@@ -11,19 +11,13 @@ from chainsched.flow.declare import Schedules
 from chainsched.flow.plan import plan
 from chainsched.flow.seed import seed
 from chainsched.models import Manifest, ManifestState
-from tests.drive import executions_of, manifest, new_bench
+from tests.drive import executions_of, manifest
 from tests.factories import NOW, make_execution, make_letter, make_queue_row
 from tests.testapp import workflows
 
 pytestmark = pytest.mark.django_db
 
 HOURLY = Every.hours(1)
-
-
-@pytest.fixture
-def bench():
-    with new_bench() as bench:
-        yield bench
 
 
 def declare(*names: str) -> Schedules:

@@ -8,17 +8,11 @@ from chainsched.exceptions import ActivationError, InvalidInput, ProcessLost
 from chainsched.flow.activate import activate
 from chainsched.models import Process, WorkQueue
 from chainsched.registry import registry
-from tests.drive import executions_of, manifest, new_bench
+from tests.drive import executions_of, manifest
 from tests.factories import make_execution
 from tests.testapp import workflows
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def bench():
-    with new_bench() as bench:
-        yield bench
 
 
 @pytest.fixture

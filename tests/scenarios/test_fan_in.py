@@ -15,18 +15,12 @@ from chainsched.flow.record import record
 from chainsched.flow.verify import reconcile
 from chainsched.models import Manifest, Metadata
 from chainsched.registry import registry
-from tests.drive import executions_of, manifest, new_bench
+from tests.drive import executions_of, manifest
 from tests.testapp import workflows
 
 pytestmark = pytest.mark.django_db
 
 GROUP = {"group": "g"}
-
-
-@pytest.fixture
-def bench():
-    with new_bench() as bench:
-        yield bench
 
 
 @pytest.fixture

@@ -7,17 +7,11 @@ import pytest
 from chainsched import Cron, Every, Once
 from chainsched.domain.states import ExecutionState, QueueStatus, Source
 from chainsched.models import DeadLetter, Metadata, WorkQueue
-from tests.drive import executions_of, manifest, new_bench
+from tests.drive import executions_of, manifest
 from tests.factories import NOW
 from tests.testapp import workflows
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def bench():
-    with new_bench() as bench:
-        yield bench
 
 
 def test_an_interval_job_runs_at_once_and_leaves_its_whole_story(bench):

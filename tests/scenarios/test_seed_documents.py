@@ -6,7 +6,7 @@ rules of root and cursor, and each misuse of the builder; here are the documents
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,19 +17,13 @@ from chainsched.exceptions import ActivationError, CycleError, DeclarationError,
 from chainsched.models import DeadLetter, Manifest, ManifestGroup, Metadata, WorkQueue
 from chainsched.registry import registry
 from chainsched.testing import Workbench
-from tests.drive import executions_of, manifest, new_bench
+from tests.drive import executions_of, manifest
 from tests.factories import make_letter
 from tests.testapp.workflows import Slice, activate_copy, copy, fail, ping
 
 pytestmark = pytest.mark.django_db
 
 TEN = [str(number) for number in range(10)]
-
-
-@pytest.fixture
-def bench() -> Iterator[Workbench]:
-    with new_bench() as bench:
-        yield bench
 
 
 def stored_edges() -> dict[str, str | None]:
