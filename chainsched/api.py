@@ -11,32 +11,41 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Unpack, cast
+from uuid import UUID
+
+from django.db.models import QuerySet
 
 from chainsched.conf import get_config
-from chainsched.domain.answers import Answer, Cancelled, Explanation, Resolved
+from chainsched.domain.answers import Ancestry, Answer, Cancelled, Explanation, Resolved
 from chainsched.domain.declarations import Declaration, DependentOptions, Items, Options
 from chainsched.domain.inputs import OWN_INPUT
 from chainsched.domain.schedules import Once, Schedule
 from chainsched.domain.states import ScheduleType
-from chainsched.exceptions import InvalidInput, UnknownManifest
+from chainsched.exceptions import InvalidInput, UnknownExecution, UnknownManifest
 from chainsched.flow import enable as switch
+from chainsched.flow.activate import activate_by_hand
 from chainsched.flow.adopt import adopt
 from chainsched.flow.cancel import cancel as cancel_work
+from chainsched.flow.cancel import cancel_execution as stop_execution
+from chainsched.flow.cancel_tree import cancel_tree
 from chainsched.flow.explain import explain as explain_manifest
 from chainsched.flow.plan import Origin, chunks
 from chainsched.flow.remove import remove as remove_manifests
 from chainsched.flow.resolve import Decision, acknowledge, retry
 from chainsched.flow.seed import retire, upsert
+from chainsched.flow.trace import trace
 from chainsched.flow.transact import transact
 from chainsched.flow.trigger import Wish
 from chainsched.flow.trigger import trigger as trigger_manifests
 from chainsched.flow.unfold import Batch, declaration
-from chainsched.models import DeadLetter, Manifest, ManifestGroup
+from chainsched.models import DeadLetter, Manifest, ManifestGroup, Metadata
 from chainsched.models.clock import database_now
 from chainsched.registry import WorkflowRef, registry
 from chainsched.servers import get_server
 
 logger = logging.getLogger(__name__)
+
+MAX_REASON = 200
 
 
 def schedule(
@@ -100,6 +109,18 @@ def find(external_id: str) -> Manifest:
     return manifest
 
 
+def find_execution(id_: str) -> Metadata:
+    """The execution with this number or uuid; raises UnknownExecution."""
+    try:
+        wanted: dict[str, Any] = {"id": int(id_)} if id_.isdecimal() else {"external_id": UUID(id_)}
+    except ValueError:
+        raise UnknownExecution(id_) from None
+    execution = Metadata.objects.filter(**wanted).first()
+    if execution is None:
+        raise UnknownExecution(id_)
+    return execution
+
+
 def trigger(manifest: Manifest, *, delay: timedelta | float | None = None, input: Any = OWN_INPUT) -> Answer:
     """Run a manifest now, after a delay, or, if it is busy, once more afterwards; the answer says which.
 
@@ -110,6 +131,14 @@ def trigger(manifest: Manifest, *, delay: timedelta | float | None = None, input
     answers = trigger_manifests([manifest.id], wish=wish, now=database_now())
     logger.info("%s was triggered: %s.", manifest.external_id, answers[manifest.id].in_words)
     return answers[manifest.id]
+
+
+def activate(manifest: Manifest, input: Any = None) -> Answer:
+    """Wake a dormant child with this input, or its own; raises ActivationError if it is not dormant."""
+    _check_exists(manifest)
+    answer = activate_by_hand(manifest.id, input, now=database_now())
+    logger.info("%s was to be activated: %s.", manifest.external_id, answer.in_words)
+    return answer
 
 
 def trigger_group(group: ManifestGroup) -> Counter[Answer]:
@@ -160,7 +189,7 @@ def disable_group(group: ManifestGroup) -> bool:
 def cancel(manifest: Manifest, *, reason: str = "cancelled on request") -> Cancelled:
     """Stop what a manifest has under way; the occurrence is consumed, nothing is retried."""
     _check_exists(manifest)
-    cancelled = cancel_work([manifest.id], reason=reason, now=database_now())
+    cancelled = cancel_work([manifest.id], reason=_checked_reason(reason), now=database_now())
     logger.info("%s was cancelled: %s.", manifest.external_id, cancelled)
     return cancelled
 
@@ -171,9 +200,30 @@ def cancel_group(group: ManifestGroup, *, reason: str = "cancelled on request") 
     cancelled = Cancelled()
     # Part by part, each in a transaction of its own: families overlap, so that locks over all of them could cross.
     for part in chunks(ids):
-        cancelled += cancel_work(part, reason=reason, now=database_now())
+        cancelled += cancel_work(part, reason=_checked_reason(reason), now=database_now())
     logger.info("Group %s was cancelled: %s.", group.name, cancelled)
     return cancelled
+
+
+def tree(execution: Metadata) -> QuerySet[Metadata]:
+    """All executions of the tree that this one belongs to, the root included, oldest first: one query."""
+    return Metadata.objects.tree(execution.tree_id)
+
+
+def cancel_execution(execution: Metadata, *, tree: bool = False, reason: str = "cancelled on request") -> Cancelled:
+    """Stop an execution; with ``tree`` everything that its root led to, and nothing more comes of that tree."""
+    if tree:
+        cancelled = cancel_tree(execution.tree_id, reason=_checked_reason(reason), now=database_now())
+    else:
+        cancelled = stop_execution(execution.id, reason=_checked_reason(reason), now=database_now())
+    what = f"The tree of execution {execution.tree_id}" if tree else f"Execution {execution.id}"
+    logger.info("%s was cancelled: %s.", what, cancelled)
+    return cancelled
+
+
+def explain_execution(execution: Metadata) -> Ancestry:
+    """What caused an execution, link by link, up to the root."""
+    return trace(execution.id)
 
 
 def remove(manifests: Iterable[int]) -> tuple[int, dict[str, int]]:
@@ -254,6 +304,13 @@ def _checked_input(manifest: Manifest, input: Any) -> Any:
     if input is OWN_INPUT:
         return input
     return registry.get(manifest.workflow).input_type.dump(input, max_bytes=get_config().max_input_bytes)
+
+
+def _checked_reason(reason: str) -> str:
+    """Refuse a reason that its column could not hold, before anything is stopped."""
+    if len(reason) > MAX_REASON or "\x00" in reason:
+        raise InvalidInput(f"A reason has at most {MAX_REASON} characters and no NUL; this one has {len(reason)}.")
+    return reason
 
 
 def _checked_delay(delay: timedelta | float | None) -> timedelta | None:

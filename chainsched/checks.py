@@ -77,7 +77,7 @@ def check_database(
         # Not an error: that would stop the very migration that could bring it back.
         Warning(
             f"The trigger {guard.TRIGGER} is missing: executions that have ended could be changed.",
-            hint="Run the last statements of `manage.py sqlmigrate chainsched 0001`, which create it.",
+            hint="Run `manage.py chainsched fsck --check guard --repair`, which creates it.",
             id="chainsched.W003",
         )
     ]

@@ -15,7 +15,7 @@ from typing import Any
 from django.conf import settings
 from django.core.signals import setting_changed
 
-from chainsched.domain.states import MisfirePolicy
+from chainsched.domain.states import TERMINAL_STATES, ExecutionState, MisfirePolicy
 from chainsched.exceptions import ConfigurationError
 
 SETTING_NAME = "CHAINSCHED"
@@ -33,6 +33,16 @@ class SeedConfig:
 
     on_start: bool = True
     post_migrate: bool = True
+
+
+@dataclass(frozen=True)
+class HeaderNames:
+    """Under which names the ids of the correlation scope travel with messages."""
+
+    correlation_id: str = "chainsched-corr-id"
+    sequence: str = "chainsched-corr-seq"
+    causation_id: str = "chainsched-causation-id"
+    root_correlation_id: str = "chainsched-root-corr-id"
 
 
 def _seconds(value: object) -> str | None:
@@ -95,6 +105,47 @@ def _multiplier(value: object) -> str | None:
     return None
 
 
+def _retention(value: object) -> str | None:
+    if isinstance(value, Mapping):
+        return _first_complaint(value, _is_retention_key, _retention_of_one)
+    return _retention_of_one(value)
+
+
+def _retention_of_one(value: object) -> str | None:
+    if value is None or _seconds(value) is None:
+        return None
+    return "must be None or a number of seconds above 0, ten years at most"
+
+
+def _is_retention_key(key: str) -> str | None:
+    workflow, colon, state = key.partition(":")
+    if not workflow.strip() or (colon and state not in TERMINAL_STATES):
+        states = ", ".join(TERMINAL_STATES)
+        return f"has the keys '*', a state ({states}), a workflow, or 'workflow:state'"
+    return None
+
+
+def _keep_last(value: object) -> str | None:
+    if isinstance(value, Mapping):
+        return _first_complaint(value, _is_workflow_key, _at_least(0))
+    return _at_least(0)(value)
+
+
+def _is_workflow_key(key: str) -> str | None:
+    is_fine = key.strip() and ":" not in key and key not in tuple(ExecutionState)
+    return None if is_fine else "has the keys '*' or a workflow"
+
+
+def _first_complaint(value: Mapping[Any, Any], key_rule: Rule, rule: Rule) -> str | None:
+    """The first thing wrong with a mapping: one of its keys, or the value of one."""
+    for key, item in value.items():
+        if complaint := key_rule(key if isinstance(key, str) else ""):
+            return complaint
+        if complaint := rule(item):
+            return f"at {key!r} {complaint}"
+    return None
+
+
 def _option(default: Any, rule: Rule) -> Any:
     """One option: its default and the rule that a project's value must pass."""
     return field(default=default, metadata={"rule": rule})
@@ -141,11 +192,17 @@ class Config:
     max_fan_out: int = _option(10, _at_least(1))
     max_input_bytes: int = _option(1024 * 1024, _at_least(1))
     max_output_bytes: int = _option(1024 * 1024, _at_least(1))
-    retention: float = _option(30 * 24 * 3600, _seconds)
-    keep_last: int = _option(10, _at_least(0))
+    retention: float | Mapping[str, float | None] | None = _option(30 * 24 * 3600, _retention)
+    keep_last: int | Mapping[str, int] = _option(10, _keep_last)
+    headers: HeaderNames = field(default=HeaderNames(), metadata={"rule": None})
 
 
 OPTIONS = {option.name.upper(): option for option in fields(Config)}
+# Options that are dicts themselves: what they become, and the rule for each of their values.
+NESTED: dict[str, tuple[type[SeedConfig | HeaderNames], Rule]] = {
+    "SEED": (SeedConfig, _boolean),
+    "HEADERS": (HeaderNames, _name),
+}
 
 
 @functools.cache
@@ -156,8 +213,9 @@ def get_config() -> Config:
     if problems:
         raise ConfigurationError(problems)
     values = {OPTIONS[key].name: value for key, value in stated.items()}
-    if "seed" in values:
-        values["seed"] = SeedConfig(**values["seed"])
+    for key, (kind, _) in NESTED.items():
+        if key in stated:
+            values[OPTIONS[key].name] = kind(**stated[key])
     values.setdefault("owner", _default_owner())
     return Config(**values)
 
@@ -172,10 +230,10 @@ def find_problems(stated: object) -> list[str]:
 
 
 def _problems_of(key: object, value: object) -> list[str]:
-    if key == "SEED":
-        return _seed_problems(value)
     if not isinstance(key, str) or key not in OPTIONS:
         return [_unknown(key)]
+    if key in NESTED:
+        return _nested_problems(key, value)
     complaint = OPTIONS[key].metadata["rule"](value)
     return [f"{SETTING_NAME}[{key!r}] {complaint}, not {value!r}."] if complaint else []
 
@@ -186,17 +244,20 @@ def _unknown(key: object) -> str:
     return f"{SETTING_NAME} has no option {key!r}.{hint}"
 
 
-def _seed_problems(value: object) -> list[str]:
-    known = [option.name for option in fields(SeedConfig)]
+def _nested_problems(option: str, value: object) -> list[str]:
+    kind, rule = NESTED[option]
+    known = [part.name for part in fields(kind)]
     if not isinstance(value, Mapping):
-        return [f"{SETTING_NAME}['SEED'] must be a dict with the keys {', '.join(known)}, not {value!r}."]
+        return [f"{SETTING_NAME}[{option!r}] must be a dict with the keys {', '.join(known)}, not {value!r}."]
     problems = [
-        f"{SETTING_NAME}['SEED'] has no key {key!r}; it knows {', '.join(known)}." for key in value if key not in known
+        f"{SETTING_NAME}[{option!r}] has no key {key!r}; it knows {', '.join(known)}."
+        for key in value
+        if key not in known
     ]
     problems += [
-        f"{SETTING_NAME}['SEED'][{key!r}] {complaint}, not {flag!r}."
-        for key, flag in value.items()
-        if key in known and (complaint := _boolean(flag))
+        f"{SETTING_NAME}[{option!r}][{key!r}] {complaint}, not {part!r}."
+        for key, part in value.items()
+        if key in known and (complaint := rule(part))
     ]
     return problems
 

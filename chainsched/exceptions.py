@@ -94,6 +94,14 @@ class UnknownManifest(ChainschedError, LookupError):
         super().__init__(f"There is no manifest {external_id!r}. `chainsched status` and the admin list them.")
 
 
+class UnknownExecution(ChainschedError, LookupError):
+    """No execution has this id, or retention removed it."""
+
+    def __init__(self, execution_id: int | str) -> None:
+        self.execution_id = execution_id
+        super().__init__(f"There is no execution {execution_id!r}; retention may have removed it.")
+
+
 class ActivationError(ChainschedError, RuntimeError):
     """A dormant child cannot be activated from here; the message says why."""
 

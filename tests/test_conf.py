@@ -9,7 +9,7 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
 
-from chainsched.conf import OPTIONS, Config, SeedConfig, find_problems, get_config
+from chainsched.conf import OPTIONS, Config, HeaderNames, SeedConfig, find_problems, get_config
 from chainsched.exceptions import ConfigurationError
 
 DEFAULTS = {
@@ -44,7 +44,14 @@ DEFAULTS = {
     "max_output_bytes": 1024 * 1024,
     "retention": 30 * 24 * 3600,
     "keep_last": 10,
+    "headers": {
+        "correlation_id": "chainsched-corr-id",
+        "sequence": "chainsched-corr-seq",
+        "causation_id": "chainsched-causation-id",
+        "root_correlation_id": "chainsched-root-corr-id",
+    },
 }
+NESTED = {"SEED": SeedConfig, "HEADERS": HeaderNames}
 SECONDS = [
     "MANAGER_INTERVAL",
     "DISPATCHER_INTERVAL",
@@ -56,7 +63,6 @@ SECONDS = [
     "HEARTBEAT_INTERVAL",
     "PROCESS_EXPIRY",
     "SHUTDOWN_TIMEOUT",
-    "RETENTION",
 ]
 SECONDS_OR_ZERO = ["RETRY_DELAY", "MAX_RETRY_DELAY", "MISFIRE_THRESHOLD"]
 AT_LEAST = {
@@ -88,6 +94,13 @@ FINE: list[tuple[str, Any]] = [
     ("MISFIRE_POLICY", "skip"),
     ("SEED", {}),
     ("SEED", {"on_start": False, "post_migrate": False}),
+    ("RETENTION", 0.5),
+    ("RETENTION", None),
+    ("RETENTION", {}),
+    ("RETENTION", {"*": 60, "failed": None, "etl.copy": 1, "etl.copy:failed": 0.5}),
+    ("KEEP_LAST", {"*": 0, "etl.copy": 100}),
+    ("HEADERS", {}),
+    ("HEADERS", {"correlation_id": "X-Correlation-Id"}),
 ]
 BAD: list[tuple[str, Any]] = [
     *((key, value) for key in SECONDS for value in (0, -1, True, "5", None, float("inf"), float("nan"))),
@@ -114,6 +127,13 @@ BAD: list[tuple[str, Any]] = [
     ("SEED", True),
     ("SEED", {"on_start": 1}),
     ("SEED", {"on_stop": True}),
+    *(("RETENTION", value) for value in (0, -1, True, "5", float("inf"), {"*": 0}, {"*": "5"}, {3: 60}, {"": 60})),
+    *(("KEEP_LAST", value) for value in ({"*": -1}, {"*": None}, {3: 1}, {"failed": 1}, {"etl.copy:failed": 1})),
+    ("RETENTION", {"etl.copy:pending": 60}),
+    ("RETENTION", {"etl.copy:broken": 60}),
+    ("HEADERS", "X-Correlation-Id"),
+    ("HEADERS", {"correlation_id": ""}),
+    ("HEADERS", {"corr_id": "X"}),
 ]
 
 
@@ -146,7 +166,7 @@ def test_the_owner_stays_the_same_under_overridden_settings():
 def test_a_value_at_its_limit_is_taken(key, value):
     with override_settings(CHAINSCHED={key: value}):
         config = asdict(get_config())
-    expected = asdict(SeedConfig(**value)) if key == "SEED" else value
+    expected = asdict(NESTED[key](**value)) if key in NESTED else value
     assert config == DEFAULTS | {"owner": config["owner"], key.lower(): expected}
 
 
@@ -161,7 +181,7 @@ def test_a_fraction_of_a_second_is_a_length_of_time(key):
 def test_a_value_beyond_its_limit_is_refused_naming_option_and_value(key, value):
     (problem,) = find_problems({key: value})
     assert f"CHAINSCHED['{key}']" in problem
-    assert key == "SEED" or repr(value) in problem
+    assert key in NESTED or repr(value) in problem
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 from django.core.management import load_command_class
 from django.core.management.base import BaseCommand
+from django.dispatch import Signal
 
 import chainsched
-from chainsched import checks, conf, exceptions
+from chainsched import checks, conf, exceptions, scope, signals
 from chainsched.domain.answers import Answer
 from chainsched.domain.due import Reason
+from chainsched.flow.verify import CHECKS
 from chainsched.management.commands.chainsched import VERBS
 from chainsched.models import doors
 from chainsched.testing import Workbench
@@ -28,11 +30,23 @@ ERRORS = [
 DOORS = sorted(
     {
         name
-        for door in (doors.ManifestScheduling, doors.ManifestActions, doors.GroupActions, doors.DeadLetterActions)
+        for door in (
+            doors.ManifestScheduling,
+            doors.ManifestActions,
+            doors.ExecutionActions,
+            doors.GroupActions,
+            doors.DeadLetterActions,
+        )
         for name in vars(door)
         if not name.startswith("_")
     }
 )
+SCOPE = [
+    name
+    for name, value in vars(scope).items()
+    if getattr(value, "__module__", None) == scope.__name__ and not name.startswith("_")
+]
+SIGNALS = [name for name, value in vars(signals).items() if isinstance(value, Signal)]
 
 
 def read(page: str) -> str:
@@ -105,6 +119,21 @@ def test_the_reference_names_what_is_public(name: str) -> None:
 @pytest.mark.parametrize("name", DOORS)
 def test_the_reference_names_the_call_on_a_model(name: str) -> None:
     assert re.search(rf"`{name}[(`]", section("reference/api", "Calls on models"))
+
+
+@pytest.mark.parametrize("name", SCOPE)
+def test_the_reference_names_what_is_public_in_scope(name: str) -> None:
+    assert re.search(rf"^\| `{name}[(`]", section("reference/api", "Names in chainsched.scope"), re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", SIGNALS)
+def test_the_reference_names_the_signal(name: str) -> None:
+    assert f"| `{name}` |" in section("reference/api", "Names in chainsched.signals")
+
+
+def test_the_reference_names_every_check_of_fsck_and_no_other() -> None:
+    named = re.findall(r"^\| `(\w+)` \|", section("reference/commands", "chainsched fsck"), re.MULTILINE)
+    assert named == list(CHECKS)
 
 
 @pytest.mark.parametrize("name", ERRORS)

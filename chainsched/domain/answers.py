@@ -18,6 +18,7 @@ class Answer(enum.StrEnum):
     DELAYED = "delayed"
     WAITS_FOR_GROUP = "waits_for_group"
     AWAITS_DEAD_LETTER = "awaits_dead_letter"
+    BUSY = "busy"
 
     @property
     def in_words(self) -> str:
@@ -30,6 +31,7 @@ IN_WORDS = {
     Answer.WILL_RUN_AGAIN: "will run again after this run",
     Answer.DELAYED: "will run at the time asked for",
     Answer.WAITS_FOR_GROUP: "will run when its group is enabled",
+    Answer.BUSY: "not activated: it is queued or running already",
     Answer.AWAITS_DEAD_LETTER: "not run: a dead letter awaits a decision; retry or acknowledge it",
 }
 
@@ -59,6 +61,72 @@ class Explanation:
     reason: str
     next_run_at: datetime | None
     next_runs: tuple[datetime, ...] = ()
+
+    @property
+    def in_words(self) -> str:
+        lines = [f"{self.external_id}: {self.reason} [{self.code}]"]
+        if self.next_run_at:
+            lines.append(f"The manager looks at it at {self.next_run_at.isoformat()}.")
+        if self.next_runs:
+            lines.append("Its schedule: " + ", ".join(moment.isoformat() for moment in self.next_runs[:3]) + ", …")
+        return "\n".join(lines)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One link of the chain that led to an execution: which execution it is, and why it ran."""
+
+    execution_id: int
+    external_id: str
+    workflow: str
+    state: str
+    source: str
+    attempt: int
+    correlation_id: str
+    reason: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.external_id or self.workflow} #{self.execution_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Ancestry:
+    """What caused an execution: itself first, then each cause in turn, up to the root."""
+
+    chain: tuple[Cause, ...]
+    root_correlation_id: str
+    is_tree_cancelled: bool = False
+
+    @property
+    def root(self) -> Cause:
+        return self.chain[-1]
+
+    @property
+    def in_words(self) -> str:
+        lines = [f"{cause.name} ({cause.state}) ran because {cause.reason}." for cause in self.chain]
+        lines.append(f"Root correlation id: {self.root_correlation_id}")
+        if self.is_tree_cancelled:
+            lines.append("Its tree was cancelled: nothing more comes of it.")
+        return "\n".join(lines)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that must never be, found in the rows: which claim it breaks, what breaks it, and the evidence."""
+
+    check: str
+    subject: str
+    evidence: str
+    is_mended: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""

@@ -61,6 +61,29 @@ def depths(order: Iterable[str], *, parents: Parents, known: Mapping[str, int], 
     return found
 
 
+def survey(parents: Mapping[int, int | None]) -> tuple[dict[int, int], list[list[int]]]:
+    """The depth of every manifest by its id, and the circles that should not be there; their members have no depth."""
+    depths: dict[int, int] = {}
+    circles: list[list[int]] = []
+    in_circles: set[int] = set()
+    for start in parents:
+        path: list[int] = []
+        node: int | None = start
+        while node is not None and node not in depths and node not in in_circles and node not in path:
+            path.append(node)
+            node = parents.get(node)
+        if node is not None and node in path:
+            circle = path[path.index(node) :]
+            circles.append(sorted(circle))
+            in_circles.update(path)
+        elif node in in_circles:
+            in_circles.update(path)
+        else:
+            above = depths[node] if node is not None else -1
+            depths |= {step: above + number for number, step in enumerate(reversed(path), start=1)}
+    return depths, circles
+
+
 def too_deep(external_id: str, *, depth: int, limit: int) -> LimitExceeded:
     """The error for a manifest that would stand below too many others."""
     return LimitExceeded(

@@ -1,4 +1,4 @@
-"""Beside the stages: a run wakes dormant children of its own manifest.
+"""Beside the stages: a run wakes dormant children of its own manifest; or a person wakes one by hand.
 
 Reads:  the children, their open items, and the execution that asks.
 Writes: through enqueue the queue rows.
@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Any
 
 from chainsched.conf import get_config
+from chainsched.domain.answers import Answer
 from chainsched.domain.due import OpenItem
 from chainsched.domain.states import ScheduleType, Source
 from chainsched.exceptions import ActivationError, ProcessLost
-from chainsched.flow.enqueue import Order, enqueue, lineages_of
+from chainsched.flow.enqueue import Lineage, Order, enqueue, lineages_of
 from chainsched.flow.transact import transact
 from chainsched.models import Manifest, ManifestState, Metadata, Process
 from chainsched.models.clock import database_now
@@ -54,6 +56,24 @@ def activate(
     return [external_id for external_id, child in children.items() if child.id in opened]
 
 
+def activate_by_hand(manifest_id: int, value: Any, *, now: datetime) -> Answer:
+    """Queue a dormant child with this input on behalf of a person; no run is its parent.
+
+    Refused: a manifest that is not dormant, and an input that does not fit. One that is busy stays as it is.
+    """
+    with transact():
+        ManifestState.objects.lock([manifest_id])
+        child = Manifest.objects.get(id=manifest_id)
+        if child.schedule_type != ScheduleType.DORMANT_DEPENDENT:
+            raise _refusal(child.external_id, f"it is not dormant but {child.schedule_type}. Trigger it instead")
+        checked = _check_input(child, value)
+        open_item = load_open_items([manifest_id]).get(manifest_id)
+        if open_item is not None:
+            return Answer.AWAITS_DEAD_LETTER if open_item is OpenItem.DEAD_LETTER else Answer.BUSY
+        order = Order(manifest_id, Source.ACTIVATION, scheduled_for=now, input=checked, lineage=Lineage.of_scope())
+        return Answer.QUEUED if enqueue([order], now=now) else Answer.BUSY
+
+
 def _find_children(wanted: dict[str, Any], parent_manifest_id: int | None) -> dict[str, Manifest]:
     found = {child.external_id: child for child in Manifest.objects.filter(external_id__in=wanted)}
     for external_id in wanted:
@@ -70,7 +90,11 @@ def _check_child(external_id: str, child: Manifest | None, parent_manifest_id: i
         problem = "it is a child of another manifest. Only its own parent's runs may activate it"
     else:
         return
-    raise ActivationError(f"{external_id!r} cannot be activated: {problem}.", external_id=external_id)
+    raise _refusal(external_id, problem)
+
+
+def _refusal(external_id: str, problem: str) -> ActivationError:
+    return ActivationError(f"{external_id!r} cannot be activated: {problem}.", external_id=external_id)
 
 
 def _check_input(child: Manifest, value: Any) -> Any:

@@ -28,6 +28,26 @@ def cancel(manifest_ids: Collection[int], *, reason: str, now: datetime) -> Canc
     return with_steady_edges(lambda: _cancel(manifest_ids, reason=reason, now=now))
 
 
+def cancel_execution(execution_id: int, *, reason: str, now: datetime) -> Cancelled:
+    """Stop one execution and nothing else; one that has ended stays as it is."""
+    return with_steady_edges(lambda: _cancel_execution(execution_id, reason=reason, now=now))
+
+
+def _cancel_execution(execution_id: int, *, reason: str, now: datetime) -> Cancelled:
+    with transact():
+        ManifestState.objects.lock_family(Metadata.objects.manifests_of([execution_id]))
+        active = Metadata.objects.lock_active([execution_id])
+        return stop(active, reason=reason, now=now)
+
+
+def stop(active: Collection[Metadata], *, reason: str, now: datetime) -> Cancelled:
+    """Tell executions to stop, and end at once those that have not begun; the caller has locked their manifests."""
+    told = set(Metadata.objects.request_cancel([row.id for row in active], reason=reason))
+    pending = [row.id for row in active if row.state == ExecutionState.PENDING]
+    ended = record([Finished(id_, Outcome(ExecutionState.CANCELLED)) for id_ in pending], now=now).ended
+    return Cancelled(pending=len(ended), running=len(told - set(ended)))
+
+
 def _cancel(manifest_ids: Collection[int], *, reason: str, now: datetime) -> Cancelled:
     with transact():
         locked = ManifestState.objects.lock_family(manifest_ids)
@@ -36,9 +56,6 @@ def _cancel(manifest_ids: Collection[int], *, reason: str, now: datetime) -> Can
         ManifestState.objects.settle(unqueued, now=now)
         Manifest.objects.mark_done(unqueued, now=now)
         ManifestState.objects.note_debts(unqueued)
-        pending = Metadata.objects.lock_pending_of(manifest_ids)
-        ended = record([Finished(id_, Outcome(ExecutionState.CANCELLED)) for id_ in pending], now=now).ended
-        running = Metadata.objects.in_progress().filter(manifest__in=manifest_ids, cancel_requested=False)
-        told = running.update(cancel_requested=True)
+        stopped = stop(Metadata.objects.lock_active_of(manifest_ids), reason=reason, now=now)
         arm({*unqueued, *unwished, *find_continuations(unqueued, locked=locked)}, now=now)
-    return Cancelled(queued=len(unqueued), pending=len(ended), running=told)
+    return Cancelled(queued=len(unqueued)) + stopped

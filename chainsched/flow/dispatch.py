@@ -18,16 +18,20 @@ from uuid import uuid4
 from chainsched.conf import get_config
 from chainsched.domain.capacity import Candidate, Room, admit, advance_turns, room
 from chainsched.domain.states import QueueStatus
+from chainsched.flow.announce import announce_executions
+from chainsched.flow.cancel_tree import cancel_tree
 from chainsched.flow.transact import transact
-from chainsched.models import DeadLetter, Loop, ManifestGroup, Metadata, WorkQueue, bulk
+from chainsched.models import CancelledTree, DeadLetter, Loop, ManifestGroup, Metadata, WorkQueue, bulk
 from chainsched.models.clock import database_now
 from chainsched.models.loop import DISPATCH
+from chainsched.signals import execution_dispatched
 
 logger = logging.getLogger(__name__)
 
 BATCH = 1000
 # A group that fills up within a batch hides the rows behind it; they are looked for again this often at most.
 MAX_LOOKS = 5
+LATE_FOR_TREE = "the tree it belongs to was cancelled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +57,17 @@ def dispatch(*, workflows: Collection[str], now: datetime | None = None, limit: 
         _mark_dispatched(created)
         _link_letters(chosen.rows, created)
         _advance(loop, chosen.rows)
+        announce_executions(execution_dispatched, created.values())
+    for root_execution_id in chosen.cancelled_trees:
+        cancel_tree(root_execution_id, reason=LATE_FOR_TREE, now=now)
     if len(created) < len(chosen.rows):
         logger.error(
             "%d queue rows were not dispatched: their manifests have an execution under way, which only a change "
             "by hand can bring about. They wait until it has ended.",
             len(chosen.rows) - len(created),
         )
-    return Dispatched(execution_ids=list(created.values()), has_more=chosen.has_more and bool(created))
+    is_getting_on = bool(created or chosen.cancelled_trees)
+    return Dispatched(execution_ids=list(created.values()), has_more=chosen.has_more and is_getting_on)
 
 
 def _room() -> Room:
@@ -72,29 +80,37 @@ def _room() -> Room:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Chosen:
-    """The rows that start now, in their order, and whether there may be more that could."""
+    """The rows that start now, in their order, whether there may be more that could, and cancelled trees met."""
 
-    rows: list[dict[str, Any]]
-    has_more: bool
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    cancelled_trees: set[int] = field(default_factory=set)
+    has_more: bool = False
 
 
 def _choose(left: Room, *, workflows: Collection[str], now: datetime, limit: int) -> Chosen:
     """Choose as far as the limits allow; groups that fill up on the way let the others pass."""
     wanted = int(min(limit, math.inf if left.total is None else left.total))
-    rows: list[dict[str, Any]] = []
+    chosen = Chosen()
     for _ in range(MAX_LOOKS):
-        looked_for = wanted - len(rows)
+        looked_for = wanted - len(chosen.rows)
         if looked_for <= 0:
-            return Chosen(rows, has_more=not left.is_full)
-        found = _look(left, workflows=workflows, now=now, limit=looked_for, taken=[row["id"] for row in rows])
-        candidates = [Candidate(row["id"], row["group_id"], row["turn"]) for row in found]
+            chosen.has_more = not left.is_full
+            return chosen
+        found = _look(left, workflows=workflows, now=now, limit=looked_for, taken=[row["id"] for row in chosen.rows])
+        stamped = CancelledTree.objects.among(row["root_execution_id"] for row in found)
+        startable = [row for row in found if row["root_execution_id"] not in stamped]
+        candidates = [Candidate(row["id"], row["group_id"], row["turn"]) for row in startable]
         admitted = {candidate.row_id for candidate in admit(candidates, room=left)}
-        rows += [row for row in found if row["id"] in admitted]
-        if len(found) < looked_for:
-            return Chosen(rows, has_more=False)
-    return Chosen(rows, has_more=True)
+        chosen.rows += [row for row in found if row["id"] in admitted]
+        chosen.cancelled_trees |= stamped
+        if stamped or len(found) < looked_for:
+            # Rows of a cancelled tree are out of the way when the next turn looks.
+            chosen.has_more = bool(stamped)
+            return chosen
+    chosen.has_more = True
+    return chosen
 
 
 def _look(

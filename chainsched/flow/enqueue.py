@@ -7,19 +7,23 @@ Next:   the dispatcher.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from chainsched import scope
 from chainsched.conf import get_config
 from chainsched.domain.capacity import assign_turns, effective_priority
 from chainsched.domain.inputs import OWN_INPUT
 from chainsched.domain.states import QueueStatus, ScheduleType, Source
 from chainsched.flow import arm
-from chainsched.models import Loop, Manifest, Metadata, WorkQueue, bulk
+from chainsched.models import CancelledTree, Loop, Manifest, Metadata, WorkQueue, bulk
 from chainsched.models.loop import DISPATCH
 from chainsched.models.manifest_state import is_waiting_for_siblings
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,12 @@ class Lineage:
             causation_id=execution.causation_id,
             root_correlation_id=execution.root_correlation_id,
         )
+
+    @classmethod
+    def of_scope(cls) -> Lineage:
+        """What somebody asks for in person is caused by the scope they ask in: a run, a message, or none."""
+        here = scope.current()
+        return cls(causation_id=here.causation_id, root_correlation_id=here.root_correlation_id) if here else cls()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +78,15 @@ class Order:
 def enqueue(orders: Sequence[Order], *, now: datetime) -> dict[int, int]:
     """Open a queue row for each order and return the row ids by manifest id.
 
-    The caller has locked the manifests' states. A manifest that has a queued row already, or is gone, is left
-    out of the answer: losing that race is no error.
+    The caller has locked the manifests' states. A manifest that has a queued row already, is gone, or would run for
+    a tree that was cancelled is left out of the answer: losing that race is no error.
     """
     if not orders:
         return {}
     jobs = _load_jobs([order.manifest_id for order in orders])
     possible = [order for order in orders if order.manifest_id in jobs]
     rows = _rows(possible, jobs, now=now)
+    rows = _without_cancelled_trees(rows, now=now)
     written = bulk.insert(WorkQueue, rows, returning=("id", "manifest"), skip_conflicts=True)
     opened = {row["manifest"]: row["id"] for row in written}
     fresh = [order.manifest_id for order in possible if not order.is_continued and order.manifest_id in opened]
@@ -83,6 +94,17 @@ def enqueue(orders: Sequence[Order], *, now: datetime) -> dict[int, int]:
     arm.spend([id_ for id_ in fresh if not jobs[id_]["is_waiting"]], now=now, is_covering=True)
     arm.spend([id_ for id_ in fresh if jobs[id_]["is_waiting"]], now=now, is_covering=False)
     return opened
+
+
+def _without_cancelled_trees(rows: list[dict[str, Any]], *, now: datetime) -> list[dict[str, Any]]:
+    """Leave out what would belong to a tree that somebody cancelled; what it was due for is spent."""
+    cancelled = CancelledTree.objects.among(row["root_execution"] for row in rows)
+    dropped = [row["manifest"] for row in rows if row["root_execution"] in cancelled]
+    if dropped:
+        logger.info("%d runs are not queued: the trees they would belong to were cancelled.", len(dropped))
+        arm.spend(dropped, now=now, is_covering=True)
+        arm.arm(dropped, now=now)
+    return [row for row in rows if row["root_execution"] not in cancelled]
 
 
 def rerank(manifest_ids: Sequence[int]) -> int:
@@ -132,6 +154,8 @@ def _load_jobs(manifest_ids: Iterable[int]) -> dict[int, dict[str, Any]]:
         "state__covered_execution",
         "state__trigger_at",
         "state__trigger_input",
+        "state__trigger_causation_id",
+        "state__trigger_root_correlation_id",
     )
     manifests = Manifest.objects.filter(id__in=list(manifest_ids))
     rows = manifests.values(*columns, is_waiting=is_waiting_for_siblings())
@@ -163,7 +187,7 @@ def _turns(places: Sequence[tuple[int, int]]) -> list[int]:
 def _row(
     order: Order, job: Mapping[str, Any], *, priority: int, turn: int, parents: Mapping[int, Lineage], now: datetime
 ) -> dict[str, Any]:
-    lineage = order.lineage or parents.get(_due_for(job), Lineage())
+    lineage = order.lineage or parents.get(_due_for(job)) or _lineage_of_wish(order, job, now=now)
     return {
         "manifest": order.manifest_id,
         "group": job["group_id"],
@@ -194,9 +218,23 @@ def _input(order: Order, job: Mapping[str, Any], *, now: datetime) -> Any:
     """The order's own input, that of the wish it fulfils, or the manifest's."""
     if order.input is not OWN_INPUT:
         return order.input
-    wanted_at, wanted = job["state__trigger_at"], job["state__trigger_input"]
-    fulfils_wish = order.source is Source.TRIGGER and wanted_at is not None and wanted_at <= now
-    return wanted if fulfils_wish and wanted is not None else job["input"]
+    wanted = job["state__trigger_input"]
+    return wanted if wanted is not None and _fulfils_wish(order, job, now=now) else job["input"]
+
+
+def _lineage_of_wish(order: Order, job: Mapping[str, Any], *, now: datetime) -> Lineage:
+    """What caused a wish: noted with one that waited, else the scope in which somebody wishes just now."""
+    if _fulfils_wish(order, job, now=now):
+        return Lineage(
+            causation_id=job["state__trigger_causation_id"],
+            root_correlation_id=job["state__trigger_root_correlation_id"],
+        )
+    return Lineage.of_scope() if order.source is Source.TRIGGER else Lineage()
+
+
+def _fulfils_wish(order: Order, job: Mapping[str, Any], *, now: datetime) -> bool:
+    wanted_at = job["state__trigger_at"]
+    return order.source is Source.TRIGGER and wanted_at is not None and wanted_at <= now
 
 
 def _inherits(order: Order, jobs: Mapping[int, dict[str, Any]]) -> bool:

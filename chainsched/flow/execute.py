@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from chainsched import scope
 from chainsched.conf import get_config
 from chainsched.domain import outcomes
 from chainsched.domain.inputs import to_document
@@ -21,9 +22,11 @@ from chainsched.domain.outcomes import FailureType, Outcome
 from chainsched.domain.run import RunContext, RunControl
 from chainsched.exceptions import InvalidInput, UnknownWorkflow
 from chainsched.flow.activate import activate
+from chainsched.flow.announce import announce_executions
 from chainsched.flow.transact import transact
 from chainsched.models import Metadata, Process
 from chainsched.registry import Workflow, registry
+from chainsched.signals import execution_started
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,7 @@ def claim(*, process: Process, workflows: Collection[str], limit: int, now: date
         return []
     with transact():
         rows = Metadata.objects.claim(process=process, workflows=workflows, limit=limit, now=now)
+        announce_executions(execution_started, [row.id for row in rows])
     return [_claim_of(row, process=process) for row in rows]
 
 
@@ -76,7 +80,8 @@ def execute(item: Claim) -> Outcome:
     except UnknownWorkflow as error:
         return outcomes.failed(FailureType.UNKNOWN_WORKFLOW, str(error))
     try:
-        return _call(item, workflow)
+        with scope.begin(str(item.correlation_id), root_correlation_id=item.root_correlation_id):
+            return _call(item, workflow)
     except BaseException as error:  # noqa: BLE001 - the one place where the project's code may raise anything
         return outcomes.raised(error)
 

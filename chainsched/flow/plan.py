@@ -113,9 +113,9 @@ def plan_rows(found: Sequence[Declaration], *, origin: Origin) -> Plan:
     )
 
 
-def chunks(items: Sequence[Any]) -> Iterable[Sequence[Any]]:
+def chunks(items: Sequence[Any], *, size: int = CHUNK) -> Iterable[Sequence[Any]]:
     """The items in parts that fit one statement."""
-    return (items[start : start + CHUNK] for start in range(0, len(items), CHUNK))
+    return (items[start : start + size] for start in range(0, len(items), size))
 
 
 def _load_stored(declarations: Mapping[str, Declaration]) -> dict[str, dict[str, Any]]:

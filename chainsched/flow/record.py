@@ -8,7 +8,7 @@ Next:   the manager queues what is due.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -24,12 +24,14 @@ from chainsched.domain.states import (
     Source,
     may_become,
 )
+from chainsched.flow.announce import announce_executions, announce_letters
 from chainsched.flow.arm import arm
 from chainsched.flow.dependents import EdgesMoved, Ended, find_continuations, mark_due, with_steady_edges
 from chainsched.flow.enqueue import Lineage, Order, enqueue
 from chainsched.flow.judge import Verdict, judge
 from chainsched.flow.transact import in_parts, transact
-from chainsched.models import DeadLetter, Manifest, ManifestState, Metadata, Process, bulk
+from chainsched.models import CancelledTree, DeadLetter, Manifest, ManifestState, Metadata, Process, bulk
+from chainsched.signals import dead_letter_created, execution_ended
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +104,7 @@ def _log_failures(finished: Sequence[Finished], recorded: Recorded) -> None:
 
 def _record_once(finished: Sequence[Finished], *, by: Process | None, now: datetime) -> Recorded:
     by_id = {item.execution_id: item for item in finished}
-    locked = ManifestState.objects.lock_family(_manifest_ids(by_id))
+    locked = ManifestState.objects.lock_family(Metadata.objects.manifests_of(list(by_id)))
     executions = _closable(by_id, by=by)
     verdicts = judge(executions, by_id)
     final = [verdict for verdict in verdicts if verdict.is_final]
@@ -112,17 +114,28 @@ def _record_once(finished: Sequence[Finished], *, by: Process | None, now: datet
     _close(verdicts, now=now)
     _bury(verdicts, now=now)
     # After the letters: a dependent that one of them stops has no part to do.
-    due_ids = mark_due([_ended(verdict) for verdict in final if verdict.manifest], locked=locked)
+    due_ids = mark_due([_ended(verdict) for verdict in _firing(final)], locked=locked)
     ended = [verdict.manifest["id"] for verdict in final if verdict.manifest]
     siblings = [verdict.manifest["id"] for verdict in final if verdict.manifest and verdict.manifest["depends_on_id"]]
     arm({*due_ids, *ended, *find_continuations(siblings, locked=locked)}, now=now)
     closed = {verdict.execution.id for verdict in verdicts}
+    announce_executions(execution_ended, sorted(closed))
     return Recorded(
         ended=sorted(closed),
         retried=[verdict.execution.id for verdict in verdicts if not verdict.is_final],
         dead_lettered=[verdict.execution.id for verdict in verdicts if isinstance(verdict.follow_up, Surrender)],
         late=[execution_id for execution_id in by_id if execution_id not in closed],
     )
+
+
+def _firing(final: Sequence[Verdict]) -> list[Verdict]:
+    """The outcomes that dependents may run for. A tree that was cancelled as a whole fires nothing.
+
+    Whatever was still active in one has been told to stop, so the stamps are looked up for those alone.
+    """
+    told = [verdict.execution.tree_id for verdict in final if verdict.execution.cancel_requested]
+    cancelled = CancelledTree.objects.among(told)
+    return [verdict for verdict in final if verdict.manifest and verdict.execution.tree_id not in cancelled]
 
 
 def _record_unwritable(item: Finished, error: Exception, *, by: Process | None, now: datetime) -> Recorded:
@@ -134,12 +147,6 @@ def _record_unwritable(item: Finished, error: Exception, *, by: Process | None, 
     for _, again in parts.refused:
         logger.error("Execution %d cannot be closed: %s", item.execution_id, again)
     return parts.results[0] if parts.results else Recorded(unwritten=[item.execution_id])
-
-
-def _manifest_ids(execution_ids: Collection[int]) -> list[int]:
-    """Whose executions these are. That never changes, so it may be read before the lock."""
-    rows = Metadata.objects.filter(id__in=execution_ids, manifest__isnull=False)
-    return [manifest_id for manifest_id in rows.values_list("manifest_id", flat=True) if manifest_id is not None]
 
 
 def _closable(finished: Mapping[int, Finished], *, by: Process | None) -> list[Metadata]:
@@ -264,4 +271,5 @@ def _bury(verdicts: Sequence[Verdict], *, now: datetime) -> None:
         for verdict in verdicts
         if isinstance(verdict.follow_up, Surrender)
     ]
-    bulk.insert(DeadLetter, rows, skip_conflicts=True)
+    written = bulk.insert(DeadLetter, rows, skip_conflicts=True)
+    announce_letters(dead_letter_created, [row["id"] for row in written])

@@ -11,9 +11,11 @@ from collections.abc import Collection
 from datetime import datetime
 
 from chainsched.domain.states import DeadLetterStatus
+from chainsched.flow.announce import announce_letters
 from chainsched.flow.arm import arm
 from chainsched.flow.transact import transact
 from chainsched.models import DeadLetter, Manifest, ManifestState, WorkQueue
+from chainsched.signals import dead_letter_resolved
 
 REASON = "removed"
 
@@ -25,6 +27,7 @@ def remove(manifest_ids: Collection[int], *, now: datetime) -> tuple[int, dict[s
         continuations = list(Manifest.objects.beside(manifest_ids).values_list("id", flat=True))
         WorkQueue.objects.cancel_queued(manifest_ids, reason=REASON)
         letters = DeadLetter.objects.awaiting().filter(manifest__in=manifest_ids)
+        announce_letters(dead_letter_resolved, list(letters.values_list("id", flat=True)))
         letters.update(status=DeadLetterStatus.ACKNOWLEDGED, resolved_at=now, note="The manifest was removed.")
         deleted = Manifest.objects.filter(id__in=manifest_ids).purge()
         arm({*locked, *continuations} - set(manifest_ids), now=now)

@@ -7,20 +7,23 @@ Next:   the dispatcher for a retry, the manager for the next occurrence.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from chainsched.domain.answers import Resolved
 from chainsched.domain.states import DeadLetterStatus, Source
+from chainsched.flow.announce import announce_letters
 from chainsched.flow.arm import arm
 from chainsched.flow.dependents import find_continuations, with_steady_edges
 from chainsched.flow.enqueue import Lineage, Order, enqueue
 from chainsched.flow.transact import transact
-from chainsched.models import DeadLetter, Manifest, ManifestState, Metadata
+from chainsched.models import CancelledTree, DeadLetter, Manifest, ManifestState, Metadata
+from chainsched.signals import dead_letter_resolved
 
 GONE = "its manifest is gone; acknowledge it"
+TREE_CANCELLED = "its tree was cancelled; acknowledge it, and trigger the manifest if it should run all the same"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +41,13 @@ def retry(letter_ids: Collection[int], *, decision: Decision, now: datetime) -> 
     """
     with transact():
         letters, skipped, locked = _take(letter_ids)
-        known = {letter.id: letter for letter in letters if letter.manifest_id in locked}
-        skipped |= {letter.id: GONE for letter in letters if letter.id not in known}
+        failed = Metadata.objects.in_bulk([letter.execution_id for letter in letters if letter.execution_id])
+        hopeless = {letter.id: GONE for letter in letters if letter.manifest_id not in locked}
+        hopeless |= _of_cancelled_trees(letters, failed)
+        known = {letter.id: letter for letter in letters if letter.id not in hopeless}
         _decide(known, DeadLetterStatus.RETRIED, decision, now=now)
-        executions = Metadata.objects.in_bulk([letter.execution_id for letter in known.values() if letter.execution_id])
-        enqueue([_order(letter, executions.get(letter.execution_id or 0), now) for letter in known.values()], now=now)
-    return Resolved(tuple(known), skipped)
+        enqueue([_order(letter, failed.get(letter.execution_id or 0), now) for letter in known.values()], now=now)
+    return Resolved(tuple(known), {**skipped, **hopeless})
 
 
 def acknowledge(letter_ids: Collection[int], *, decision: Decision, now: datetime) -> Resolved:
@@ -64,12 +68,20 @@ def _acknowledge(letter_ids: Collection[int], *, decision: Decision, now: dateti
     return Resolved(tuple(found), skipped)
 
 
+def _of_cancelled_trees(letters: Sequence[DeadLetter], failed: Mapping[int, Metadata]) -> dict[int, str]:
+    """The letters whose run belongs to a tree that somebody cancelled: nothing more is made for it."""
+    runs = {letter.id: failed.get(letter.execution_id or 0) for letter in letters}
+    trees = {letter_id: run.tree_id for letter_id, run in runs.items() if run is not None}
+    cancelled = CancelledTree.objects.among(trees.values())
+    return {letter_id: TREE_CANCELLED for letter_id, tree_id in trees.items() if tree_id in cancelled}
+
+
 def _take(letter_ids: Collection[int]) -> tuple[list[DeadLetter], dict[int, str], set[int]]:
     """Lock the manifests behind the letters, then look: those that still await, and why the others are skipped."""
     rows = DeadLetter.objects.filter(id__in=letter_ids)
     manifest_ids = {id_ for id_ in rows.values_list("manifest_id", flat=True) if id_ is not None}
     locked = set(ManifestState.objects.lock_family(manifest_ids))
-    letters = list(rows.select_related("resolved_by").order_by("id"))
+    letters = list(rows.prefetch_related("resolved_by").order_by("id"))
     awaiting = [letter for letter in letters if letter.status == DeadLetterStatus.AWAITING_INTERVENTION]
     skipped = dict.fromkeys(letter_ids, "there is no such dead letter")
     skipped |= {letter.id: _decided(letter) for letter in letters}
@@ -89,6 +101,7 @@ def _decide(letters: Mapping[int, DeadLetter], status: DeadLetterStatus, decisio
     awaiting.update(status=status, resolved_at=now, resolved_by=decision.by, note=decision.note)
     manifest_ids = [letter.manifest_id for letter in letters.values()]
     ManifestState.objects.filter(manifest__in=manifest_ids).update(consecutive_failures=0)
+    announce_letters(dead_letter_resolved, list(letters))
 
 
 def _order(letter: DeadLetter, failed: Metadata | None, now: datetime) -> Order:

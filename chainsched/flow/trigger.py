@@ -17,7 +17,7 @@ from chainsched.domain.due import Facts, OpenItem
 from chainsched.domain.inputs import OWN_INPUT
 from chainsched.domain.states import Source
 from chainsched.flow.arm import arm
-from chainsched.flow.enqueue import Order, enqueue
+from chainsched.flow.enqueue import Lineage, Order, enqueue
 from chainsched.flow.transact import transact
 from chainsched.models import ManifestState, WorkQueue, bulk
 from chainsched.models.facts import load_facts
@@ -78,6 +78,16 @@ def _bring_forward(manifest_ids: Collection[int]) -> dict[int, Answer]:
 def _remember(manifest_ids: Collection[int], wish: Wish, *, now: datetime) -> None:
     wanted_at = now + (wish.delay or timedelta(0))
     wanted_input = None if wish.input is OWN_INPUT else wish.input
-    rows = [{"manifest": id_, "trigger_at": wanted_at, "trigger_input": wanted_input} for id_ in manifest_ids]
+    lineage = Lineage.of_scope()
+    rows = [
+        {
+            "manifest": id_,
+            "trigger_at": wanted_at,
+            "trigger_input": wanted_input,
+            "trigger_causation_id": lineage.causation_id,
+            "trigger_root_correlation_id": lineage.root_correlation_id,
+        }
+        for id_ in manifest_ids
+    ]
     bulk.update(ManifestState, rows, key="manifest")
     arm(manifest_ids, now=now)

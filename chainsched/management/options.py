@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from argparse import ArgumentTypeError
+from datetime import timedelta
 
+SECONDS_PER_DAY = 24 * 3600
 MAX_SECONDS = 10 * 365 * 24 * 3600
 
 
@@ -17,6 +19,17 @@ def positive_seconds(text: str) -> float:
     if not 0 < seconds <= MAX_SECONDS:
         raise ArgumentTypeError(f"{text!r} is no number of seconds above 0")
     return seconds
+
+
+def positive_days(text: str) -> timedelta:
+    """A number of days above zero, fractions included."""
+    try:
+        days = float(text)
+    except ValueError:
+        days = math.nan
+    if not 0 < days * SECONDS_PER_DAY <= MAX_SECONDS:
+        raise ArgumentTypeError(f"{text!r} is no number of days above 0")
+    return timedelta(days=days)
 
 
 def whole_number(text: str) -> int:

@@ -15,7 +15,7 @@ from chainsched.models import guard
 class InstallGuard(Operation):
     """Install the triggers that make ended executions final.
 
-    Repeat it at the end of every migration that alters the table: SQLite drops triggers when it remakes one.
+    A migration that alters the table repeats it with ``RenewGuard``: SQLite drops triggers when it remakes one.
     """
 
     reduces_to_sql = True
@@ -39,3 +39,9 @@ class InstallGuard(Operation):
 
     def describe(self) -> str:
         return "Install the guard that makes ended executions final"
+
+
+class RenewGuard(InstallGuard):
+    """Put the guard back after a migration that altered the table: first and last in it, for both directions."""
+
+    database_backwards = InstallGuard.database_forwards

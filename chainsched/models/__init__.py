@@ -1,5 +1,6 @@
 """Rows: one file a model, the QuerySet above its Model; raw SQL and lock hints live here."""
 
+from chainsched.models.cancelled_tree import CancelledTree
 from chainsched.models.dead_letter import DeadLetter
 from chainsched.models.loop import Loop
 from chainsched.models.manifest import Manifest
@@ -10,6 +11,7 @@ from chainsched.models.process import Process
 from chainsched.models.work_queue import WorkQueue
 
 __all__ = [
+    "CancelledTree",
     "DeadLetter",
     "Loop",
     "Manifest",

@@ -22,6 +22,9 @@ class DeadLetterQuerySet(models.QuerySet["DeadLetter"]):
     def awaiting(self) -> DeadLetterQuerySet:
         return self.filter(IS_AWAITING)
 
+    def resolved(self) -> DeadLetterQuerySet:
+        return self.exclude(IS_AWAITING)
+
 
 class DeadLetter(DeadLetterActions, models.Model):
     """What failed, why, and what was decided about it."""
@@ -74,7 +77,10 @@ class DeadLetter(DeadLetterActions, models.Model):
                 name="chainsched_letter_resolved_when_decided",
             ),
         )
-        indexes = (models.Index(fields=["fingerprint"], condition=IS_AWAITING, name="chainsched_letter_fingerprint"),)
+        indexes = (
+            models.Index(fields=["fingerprint"], condition=IS_AWAITING, name="chainsched_letter_fingerprint"),
+            models.Index(fields=["resolved_at"], condition=~IS_AWAITING, name="chainsched_letter_resolved"),
+        )
 
     def __str__(self) -> str:
         return f"dead letter {self.id} ({self.status})"

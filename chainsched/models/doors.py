@@ -1,4 +1,4 @@
-"""The front doors at run time: what a manifest, a group and their managers can be asked to do.
+"""The front doors at run time: what manifests, groups, executions and letters can be asked to do.
 
 Each leads to the call of the same name in ``chainsched.api``, which says what it does; it is imported inside, because
 everything else in ``models`` points down. The async twins are for views.
@@ -12,16 +12,19 @@ from typing import TYPE_CHECKING, Any, cast
 
 from asgiref.sync import sync_to_async
 
-from chainsched.domain.answers import Answer, Cancelled, Explanation, Resolved
+from chainsched.domain.answers import Ancestry, Answer, Cancelled, Explanation, Resolved
 from chainsched.domain.declarations import Items
 from chainsched.domain.inputs import OWN_INPUT
 from chainsched.domain.schedules import Schedule
 from chainsched.registry import WorkflowRef
 
 if TYPE_CHECKING:
+    from django.db.models import QuerySet
+
     from chainsched.models.dead_letter import DeadLetter
     from chainsched.models.manifest import Manifest
     from chainsched.models.manifest_group import ManifestGroup
+    from chainsched.models.metadata import Metadata
 
 ON_REQUEST = "cancelled on request"
 
@@ -127,6 +130,16 @@ class ManifestActions:
 
         return api.explain(cast("Manifest", self))
 
+    def activate(self, input: Any = None) -> Answer:
+        """Wake it, if it is a dormant child, with this input; the answer says what became of it."""
+        from chainsched import api  # noqa: PLC0415
+
+        return api.activate(cast("Manifest", self), input)
+
+    async def aactivate(self, input: Any = None) -> Answer:
+        """Call ``activate`` from async code."""
+        return await sync_to_async(self.activate)(input)
+
     async def atrigger(self, delay: timedelta | float | None = None, *, input: Any = OWN_INPUT) -> Answer:
         """Call ``trigger`` from async code."""
         return await sync_to_async(self.trigger)(delay, input=input)
@@ -148,6 +161,32 @@ class ManifestActions:
         from chainsched import api  # noqa: PLC0415
 
         return api.remove([cast("Manifest", self).id])
+
+
+class ExecutionActions:
+    """For an execution."""
+
+    def tree(self) -> QuerySet[Metadata]:
+        """All executions of the tree that it belongs to, the root included, oldest first: one query."""
+        from chainsched import api  # noqa: PLC0415
+
+        return api.tree(cast("Metadata", self))
+
+    def cancel(self, *, tree: bool = False, reason: str = ON_REQUEST) -> Cancelled:
+        """Stop it, or with ``tree`` everything that its root led to; says what was stopped."""
+        from chainsched import api  # noqa: PLC0415
+
+        return api.cancel_execution(cast("Metadata", self), tree=tree, reason=reason)
+
+    def explain(self) -> Ancestry:
+        """What caused it, link by link, up to the root."""
+        from chainsched import api  # noqa: PLC0415
+
+        return api.explain_execution(cast("Metadata", self))
+
+    async def acancel(self, *, tree: bool = False, reason: str = ON_REQUEST) -> Cancelled:
+        """Call ``cancel`` from async code."""
+        return await sync_to_async(self.cancel)(tree=tree, reason=reason)
 
 
 class GroupActions:

@@ -6,6 +6,9 @@ SQLite refuses changes only; a trigger on deletes there would break every flush 
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 
@@ -59,6 +62,25 @@ def install(schema_editor: BaseDatabaseSchemaEditor) -> None:
     """Put the guard in place, replacing an older one."""
     for statement in _INSTALL.get(schema_editor.connection.vendor, ()):
         schema_editor.execute(statement)
+
+
+@contextlib.contextmanager
+def open_door(connection: BaseDatabaseWrapper) -> Iterator[None]:
+    """Retention's door: inside, and only within this transaction, executions that have ended may be deleted."""
+    if connection.vendor != "postgresql":
+        yield
+        return
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT set_config(%s, 'on', true)", [RETENTION_DOOR])
+        yield
+        cursor.execute("SELECT set_config(%s, 'off', true)", [RETENTION_DOOR])
+
+
+def repair(connection: BaseDatabaseWrapper) -> None:
+    """Put the guard in place outside of a migration."""
+    with connection.cursor() as cursor:
+        for statement in _INSTALL[connection.vendor]:
+            cursor.execute(statement)
 
 
 def remove(schema_editor: BaseDatabaseSchemaEditor) -> None:

@@ -11,6 +11,7 @@ from chainsched.models.base import PinnedManager
 
 DISPATCH = "dispatch"
 GRAPH = "graph"
+CLEANUP = "cleanup"
 
 
 class LoopQuerySet(models.QuerySet["Loop"]):
@@ -26,6 +27,10 @@ class LoopQuerySet(models.QuerySet["Loop"]):
             bulk.insert(Loop, [{"name": name}], returning=("name",), skip_conflicts=True)
             mine.update(turned_at=now)
         return mine.get()
+
+    def lock(self, name: str) -> None:
+        """Hold the named row until the transaction ends, without taking a turn."""
+        list(self.filter(name=name).select_for_update().values_list("name"))
 
     def present_turns(self, name: str) -> dict[int, int]:
         """The turn that fairness has reached at each priority."""

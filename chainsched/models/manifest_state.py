@@ -15,6 +15,8 @@ from chainsched.models.base import PinnedManager
 from chainsched.models.dead_letter import DeadLetter
 from chainsched.models.manifest import Manifest
 
+# The columns of a wish for a run, and what they hold when nobody wishes for one.
+NO_WISH = {"trigger_at": None, "trigger_input": None, "trigger_causation_id": "", "trigger_root_correlation_id": ""}
 TIMED = [schedule_type for schedule_type in ScheduleType if schedule_type.is_timed]
 
 
@@ -45,11 +47,19 @@ class ManifestStateQuerySet(models.QuerySet["ManifestState"]):
 
         One that nothing lets run, or that a dead letter stops, has no part to do.
         """
+        self.filter(manifest__in=list(manifest_ids)).update(owed_to=self._debt())
+
+    def _debt(self) -> Case:
         letters = DeadLetter.objects.using(self.db).awaiting().filter(manifest=OuterRef("id"))
         parents = Manifest.objects.using(self.db).having_parts().filter(~Exists(letters), id=OuterRef("manifest_id"))
         has_part = When(due_execution__gt=F("settled_execution"), then=Subquery(parents.values("depends_on_id")[:1]))
-        debt = Case(has_part, default=None, output_field=models.BigIntegerField())
-        self.filter(manifest__in=list(manifest_ids)).update(owed_to=debt)
+        return Case(has_part, default=None, output_field=models.BigIntegerField())
+
+    def wrong_debts(self, manifest_ids: Collection[int]) -> dict[int, tuple[int | None, int | None]]:
+        """Those of these whose noted debt is not what it should be: what is noted, and what should be."""
+        rows = self.filter(manifest__in=manifest_ids).annotate(debt=self._debt()).order_by("manifest_id")
+        noted = rows.values_list("manifest_id", "owed_to", "debt")
+        return {manifest_id: (owed_to, debt) for manifest_id, owed_to, debt in noted if owed_to != debt}
 
     def lock_due(self, manifest_ids: Collection[int], *, now: datetime) -> list[int]:
         """Lock those that are still due, passing over what somebody else holds."""
@@ -76,6 +86,11 @@ class ManifestStateQuerySet(models.QuerySet["ManifestState"]):
         may_run = self.filter(by_itself | Q(trigger_at__isnull=False), next_run_at__isnull=True, manifest__gt=after)
         return list(may_run.order_by("manifest_id").values_list("manifest_id", flat=True)[:limit])
 
+    def with_alarm(self, *, after: int, limit: int) -> list[int]:
+        """Manifests that have an alarm, in pages by id."""
+        armed = self.filter(next_run_at__isnull=False, manifest__gt=after).order_by("manifest_id")
+        return list(armed.values_list("manifest_id", flat=True)[:limit])
+
     def lock_without_alarm(self, manifest_ids: Collection[int]) -> list[int]:
         """Lock those that still have no alarm, passing over what somebody else holds: it is being dealt with."""
         rows = self.filter(manifest__in=manifest_ids, next_run_at__isnull=True).order_by("manifest_id")
@@ -90,7 +105,7 @@ class ManifestStateQuerySet(models.QuerySet["ManifestState"]):
         """Drop wishes that wait; says whose there were."""
         wishing = self.filter(manifest__in=manifest_ids, trigger_at__isnull=False)
         ids = list(wishing.values_list("manifest_id", flat=True))
-        self.filter(manifest__in=ids).update(trigger_at=None, trigger_input=None)
+        self.filter(manifest__in=ids).update(**NO_WISH)
         return ids
 
     def settle(self, manifest_ids: Collection[int], *, now: datetime) -> None:
@@ -98,19 +113,31 @@ class ManifestStateQuerySet(models.QuerySet["ManifestState"]):
         settled = Greatest(F("settled_execution"), F("covered_execution"))
         self.filter(manifest__in=manifest_ids).update(last_finished_run=now, settled_execution=settled)
 
-    def debtors(self, *, after: int, limit: int) -> list[int]:
-        """Manifests that continuations wait for, in pages by id."""
-        owing = self.filter(owed_to__isnull=False, manifest__gt=after).order_by("manifest_id")
+    def behind(self, manifest_ids: Collection[int]) -> ManifestStateQuerySet:
+        """Those of these that are due for an execution of their parent."""
+        return self.filter(manifest__in=manifest_ids, due_execution__gt=F("covered_execution"))
+
+    def forgo(self, manifest_ids: Collection[int]) -> int:
+        """Let what these manifests are due for count as covered and over, without a run."""
+        return self.filter(manifest__in=manifest_ids).update(
+            covered_execution=F("due_execution"), settled_execution=F("due_execution")
+        )
+
+    def possible_debtors(self, *, after: int, limit: int) -> list[int]:
+        """Manifests that continuations wait for, or should, in pages by id."""
+        is_behind = Q(due_execution__gt=F("settled_execution"))
+        owing = self.filter(Q(owed_to__isnull=False) | is_behind, manifest__gt=after).order_by("manifest_id")
         return list(owing.values_list("manifest_id", flat=True)[:limit])
 
     def spend(self, manifest_ids: Iterable[int], *, now: datetime, is_covering: bool) -> int:
         """Note that a queue row was opened: the alarm is off, and what it was due for is covered, if it covers it."""
-        return self.filter(manifest__in=list(manifest_ids)).update(
-            next_run_at=None,
-            covered_execution=F("due_execution") if is_covering else F("covered_execution"),
-            trigger_input=Case(When(trigger_at__lte=now, then=Value(None)), default=F("trigger_input")),
-            trigger_at=Case(When(trigger_at__lte=now, then=None), default=F("trigger_at")),
-        )
+        opened = self.filter(manifest__in=list(manifest_ids))
+        wish = {
+            column: Case(When(trigger_at__lte=now, then=Value(nothing)), default=F(column))
+            for column, nothing in NO_WISH.items()
+        }
+        covered = F("due_execution") if is_covering else F("covered_execution")
+        return opened.update(next_run_at=None, covered_execution=covered, **wish)
 
 
 def is_waiting_for_siblings(*, manifest: str = "") -> Case:
@@ -134,6 +161,20 @@ class ManifestState(models.Model):
     )
     trigger_at = models.DateTimeField(null=True, blank=True, help_text="The newest wish for a run that still stands.")
     trigger_input = models.JSONField(null=True, blank=True, help_text="The input of that wish, if it came with one.")
+    trigger_causation_id = models.CharField(
+        max_length=200,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="What directly caused that wish: a run, a message.",
+    )
+    trigger_root_correlation_id = models.CharField(
+        max_length=200,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="The correlation id at the root of what caused that wish.",
+    )
     due_execution = models.BigIntegerField(
         default=0, help_text="The newest execution of its parent that matched its condition; 0 for none."
     )

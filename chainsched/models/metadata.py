@@ -7,13 +7,15 @@ from collections.abc import Collection, Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from django.db import models
+from django.db import connections, models
 from django.db.models import F, Q
 
 from chainsched.domain.states import ACTIVE_STATES, TERMINAL_STATES, ExecutionState, Source
 from chainsched.exceptions import ExecutionIsFinal
+from chainsched.models import bulk, guard
 from chainsched.models.base import PinnedManager, choices, one_of, reference, values
 from chainsched.models.clock import database_now
+from chainsched.models.doors import ExecutionActions
 from chainsched.models.manifest import Manifest
 from chainsched.models.manifest_group import ManifestGroup
 from chainsched.models.process import Process
@@ -71,22 +73,60 @@ class MetadataQuerySet(models.QuerySet["Metadata"]):
         )
         return unstarted.update(state=ExecutionState.PENDING, process=None, claimed_at=None)
 
-    def lock_pending_of(self, manifest_ids: Collection[int]) -> list[int]:
-        """Lock what these manifests have dispatched and nobody has claimed, so that nobody does."""
-        rows = self.pending().filter(manifest__in=manifest_ids).order_by("id")
-        return list(rows.select_for_update(no_key=True).values_list("id", flat=True))
+    def lock_active_of(self, manifest_ids: Collection[int]) -> list[Metadata]:
+        """Lock what these manifests have pending or running, so that nobody claims or ends it meanwhile."""
+        rows = self.active().filter(manifest__in=manifest_ids).order_by("id")
+        return list(rows.select_for_update(no_key=True))
 
     def lock_active(self, execution_ids: Collection[int]) -> list[Metadata]:
         """Lock the rows that can still be ended, in id order."""
         rows = self.active().filter(id__in=execution_ids).order_by("id")
         return list(rows.select_for_update(no_key=True))
 
+    def request_cancel(self, execution_ids: Collection[int], *, reason: str) -> list[int]:
+        """Ask executions that have not ended to stop; returns those that were not asked before."""
+        rows = [{"id": id_, "cancel_requested": True, "cancel_reason": reason} for id_ in execution_ids]
+        return [
+            id_
+            for state in ACTIVE_STATES
+            for id_ in bulk.update(Metadata, rows, where={"state": state, "cancel_requested": False})
+        ]
+
+    def manifests_of(self, execution_ids: Collection[int]) -> list[int]:
+        """Whose executions these are. That never changes, so it may be read before a lock."""
+        rows = self.filter(id__in=execution_ids, manifest__isnull=False)
+        return [manifest_id for manifest_id in rows.values_list("manifest_id", flat=True) if manifest_id is not None]
+
+    def tree(self, root_execution_id: int) -> MetadataQuerySet:
+        """An execution and everything that it led to: the whole tree, in one statement over two indexes."""
+        ids = self.filter(id=root_execution_id).order_by().values("id")
+        below = self.filter(root_execution=root_execution_id).order_by().values("id")
+        return self.filter(id__in=ids.union(below, all=True)).order_by("id")
+
+    def oldest_of_newest(self, manifest_ids: Collection[int], *, number: int) -> dict[int, int]:
+        """The oldest of the newest ``number`` roots of each manifest; those that have fewer are left out."""
+        unfolded, parameter = bulk.unfold({"manifest_id": models.BigIntegerField()}, [[id_] for id_ in manifest_ids])
+        sql = (
+            "SELECT v.manifest_id, (SELECT m.id FROM chainsched_metadata m WHERE m.manifest_id = v.manifest_id "  # noqa: S608
+            f"AND m.root_execution_id IS NULL ORDER BY m.id DESC LIMIT 1 OFFSET %s) FROM {unfolded}"
+        )
+        with connections[self.db].cursor() as cursor:
+            cursor.execute(sql, [number - 1, parameter])
+            return {manifest_id: id_ for manifest_id, id_ in cursor.fetchall() if id_ is not None}
+
+    def purge(self, execution_ids: Collection[int]) -> int:
+        """Delete executions that have ended; only ``flow.clean`` may. Returns how many."""
+        ended = self.filter(id__in=execution_ids, state__in=values(TERMINAL_STATES))
+        with guard.open_door(connections[self.db]):
+            deleted, _ = models.QuerySet.delete(ended)
+        return deleted
+
     def delete(self) -> NoReturn:
         """Refuse: only retention removes executions, through its own door."""
         raise ExecutionIsFinal("Executions are an audit trail and are removed by retention only, not by delete().")
 
 
-class Metadata(models.Model):
+class Metadata(ExecutionActions, models.Model):
     """One attempt at one run."""
 
     external_id = models.UUIDField(
@@ -127,6 +167,9 @@ class Metadata(models.Model):
     )
     process = reference(Process, related_name="executions", help_text="The process that runs or ran it.")
     cancel_requested = models.BooleanField(default=False, help_text="Somebody asked it to stop.")
+    cancel_reason = models.CharField(
+        max_length=200, blank=True, default="", db_default="", help_text="Why it was asked to stop."
+    )
     progress = models.JSONField(null=True, blank=True, help_text="How far it says it is.")
     parent_execution = reference("self", related_name="children", help_text="The execution that caused it.")
     root_execution = reference(
@@ -182,6 +225,11 @@ class Metadata(models.Model):
 
     def __str__(self) -> str:
         return f"{self.manifest_external_id or self.workflow} #{self.id} ({self.state})"
+
+    @property
+    def tree_id(self) -> int:
+        """The id of the root of its tree: its own, if it is the root."""
+        return self.root_execution_id or self.id
 
     def delete(self, *_args: Any, **_kwargs: Any) -> NoReturn:
         """Refuse: only retention removes executions, through its own door."""

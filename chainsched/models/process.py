@@ -24,6 +24,10 @@ class ProcessQuerySet(models.QuerySet["Process"]):
     def alive(self, *, beaten_since: datetime) -> ProcessQuerySet:
         return self.trusted().filter(heartbeat_at__gte=beaten_since)
 
+    def ended(self, *, before: datetime) -> ProcessQuerySet:
+        """Those that stopped or were declared lost before this time."""
+        return self.filter(Q(stopped_at__lt=before) | Q(lost_at__lt=before))
+
     def beat(self, process: Process, *, now: datetime, expired_before: datetime) -> bool:
         """Renew the lease; False if it had run out or was taken away, and then the process must start again."""
         mine = self.trusted().filter(pk=process.pk, heartbeat_at__gte=expired_before)

@@ -64,10 +64,13 @@ class WorkQueueQuerySet(models.QuerySet["WorkQueue"]):
         rows = [{"manifest": id_, "not_before": None, "source": Source.TRIGGER} for id_ in manifest_ids]
         return set(bulk.update(WorkQueue, rows, key="manifest", where={"status": QueueStatus.QUEUED}))
 
-    def cancel_queued(self, manifest_ids: Collection[int], *, reason: str) -> list[int]:
-        """Cancel waiting rows; says whose still waited."""
+    def cancel_queued(
+        self, manifest_ids: Collection[int], *, reason: str, root_execution: int | None = None
+    ) -> list[int]:
+        """Cancel waiting rows, or only those that belong to one tree; says whose still waited."""
         rows = [{"manifest": id_, "status": QueueStatus.CANCELLED, "cancel_reason": reason} for id_ in manifest_ids]
-        return bulk.update(WorkQueue, rows, key="manifest", where={"status": QueueStatus.QUEUED})
+        of_tree = {} if root_execution is None else {"root_execution": root_execution}
+        return bulk.update(WorkQueue, rows, key="manifest", where={"status": QueueStatus.QUEUED, **of_tree})
 
     def rename_workflow(self, workflows: Mapping[int, str]) -> int:
         """Let the waiting rows of these manifests run another workflow."""
@@ -169,6 +172,11 @@ class WorkQueue(models.Model):
                 fields=["not_before"],
                 condition=IS_QUEUED & Q(not_before__isnull=False),
                 name="chainsched_queue_not_before",
+            ),
+            models.Index(
+                fields=["created_at"],
+                condition=Q(status=QueueStatus.CANCELLED.value),
+                name="chainsched_queue_cancelled",
             ),
         )
 

@@ -17,6 +17,7 @@ from chainsched.flow.verify import reconcile
 from chainsched.models.clock import database_now
 from chainsched.registry import registry
 from chainsched.runtime import job_dispatcher, manifest_manager
+from chainsched.runtime.cleaner import Cleaner
 from chainsched.runtime.lease import Lease
 from chainsched.runtime.poller import Poller, Turn
 from chainsched.runtime.runner import ThreadRunner
@@ -25,12 +26,13 @@ from chainsched.runtime.worker import Worker
 logger = logging.getLogger(__name__)
 
 # The order is that of the flow, so that one round of turns carries a due job to its worker.
-LOOPS = ("reaper", "reconciler", "manager", "dispatcher")
+LOOPS = ("reaper", "reconciler", "cleaner", "manager", "dispatcher")
 WORKER = "worker"
 # Whose turn may find something new after whose turn did something.
 WAKES = {
     "reaper": ("dispatcher", "manager"),
     "reconciler": ("manager",),
+    "cleaner": (),
     "manager": ("dispatcher",),
     "dispatcher": (WORKER,),
     WORKER: ("manager", "dispatcher"),
@@ -60,6 +62,7 @@ class Supervisor:
         self._lease = Lease(roles.kind, workflows=workflows, on_loss=self._lose)
         self._runner = ThreadRunner(roles.workers, on_result=self._note_result)
         self._worker = Worker(self._lease.process, self._runner, workflows=workflows)
+        self._cleaner = Cleaner()
         self._names = [*(name for name in LOOPS if name in roles.loops), *([WORKER] if roles.workers else [])]
         self._pollers = {name: self._poller(name) for name in self._names}
 
@@ -115,6 +118,7 @@ class Supervisor:
             "dispatcher": job_dispatcher.turn,
             "reaper": _reap,
             "reconciler": _reconcile,
+            "cleaner": self._cleaner.turn,
             WORKER: self._worker.turn,
         }[name]
 
@@ -182,6 +186,7 @@ def _interval_of(name: str) -> float:
         "dispatcher": config.dispatcher_interval,
         "reaper": config.reap_interval,
         "reconciler": config.reconcile_interval,
+        "cleaner": config.cleanup_interval,
         WORKER: config.worker_interval,
     }[name]
 

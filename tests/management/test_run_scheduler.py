@@ -36,7 +36,7 @@ def test_once_seeds_and_takes_one_turn_of_everything(declared):
 
 def test_for_ends_by_itself(declared):
     output = run("run_scheduler", "--for", "0.5", "--workers", "2")
-    assert "Scheduler started: reaper, reconciler, manager, dispatcher; 2 workers." in output
+    assert "Scheduler started: reaper, reconciler, cleaner, manager, dispatcher; 2 workers." in output
     assert output.endswith("Scheduler stopped.\n")
     assert Metadata.objects.get().state == ExecutionState.COMPLETED
 

@@ -321,3 +321,28 @@ class TestGraph:
     def test_an_unknown_group_is_bad_input(self):
         with pytest.raises(CommandError, match="no group 'nobody'"):
             run("graph", "--group", "nobody")
+
+
+class TestExplainingAnExecution:
+    @pytest.fixture
+    def execution(self):
+        return make_execution(make_manifest("job"), state=ExecutionState.COMPLETED)
+
+    @pytest.mark.parametrize("by", ["id", "external_id"])
+    def test_it_is_found_by_number_and_by_uuid(self, execution, by):
+        output = run("explain", "--execution", str(getattr(execution, by)))
+        assert f"job #{execution.id} (completed) ran because its schedule called for it" in output
+
+    def test_for_programs_it_prints_the_chain(self, execution):
+        answer = run_json("explain", "--execution", str(execution.id))
+        assert [cause["execution_id"] for cause in answer["chain"]] == [execution.id]
+
+    @pytest.mark.parametrize("unknown", ["17", "x", "9" * 30, "00000000-0000-0000-0000-000000000000"])
+    def test_an_unknown_one_is_a_clear_error(self, unknown):
+        with pytest.raises(CommandError, match="no execution") as caught:
+            run("explain", "--execution", unknown)
+        assert caught.value.returncode == 2
+
+    def test_a_manifest_and_an_execution_at_once_are_refused(self, execution):
+        with pytest.raises(CommandError, match="not allowed with"):
+            run("explain", "job", "--execution", str(execution.id))

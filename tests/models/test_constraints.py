@@ -10,7 +10,17 @@ import pytest
 from django.apps import apps
 from django.db import IntegrityError, connection, models, transaction
 
-from chainsched.models import DeadLetter, Loop, Manifest, ManifestGroup, ManifestState, Metadata, Process, WorkQueue
+from chainsched.models import (
+    CancelledTree,
+    DeadLetter,
+    Loop,
+    Manifest,
+    ManifestGroup,
+    ManifestState,
+    Metadata,
+    Process,
+    WorkQueue,
+)
 
 NOW = datetime(2026, 3, 2, 13, tzinfo=UTC)
 
@@ -282,6 +292,15 @@ def test_a_loop_has_one_row(world):
         Loop.objects.create(name="spare")
 
 
+def test_a_tree_is_stamped_once_and_has_a_root(world):
+    root = world.make_execution()
+    CancelledTree.objects.create(root_execution=root, cancelled_at=NOW)
+    with one_of_a_kind("chainsched_cancelled_tree_once", column="root_execution_id"), transaction.atomic():
+        CancelledTree.objects.create(root_execution=root, cancelled_at=NOW)
+    with refusing("chainsched_cancelled_tree_has_root"), transaction.atomic():
+        CancelledTree.objects.create(cancelled_at=NOW)
+
+
 def test_every_named_constraint_is_tried_here():
     tables = [*GROUPS, *MANIFESTS, *ROWS, *EXECUTIONS, *LETTERS]
     named = {name for name, _ in tables if name.startswith("chainsched_")} - set(EITHER.values())
@@ -292,6 +311,8 @@ def test_every_named_constraint_is_tried_here():
         "chainsched_queue_one_per_manifest",
         "chainsched_execution_one_active",
         "chainsched_letter_one_awaiting",
+        "chainsched_cancelled_tree_once",
+        "chainsched_cancelled_tree_has_root",
     }
     declared = {
         constraint.name

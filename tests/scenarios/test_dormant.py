@@ -1,15 +1,17 @@
 """Dormant children: declared, never queued by themselves, woken by a run of their own parent."""
 
 import pytest
+from asgiref.sync import async_to_sync
 
 from chainsched import Every
+from chainsched.domain.answers import Answer
 from chainsched.domain.states import ExecutionState, Source
-from chainsched.exceptions import ActivationError, InvalidInput, ProcessLost
+from chainsched.exceptions import ActivationError, InvalidInput, ProcessLost, UnknownManifest
 from chainsched.flow.activate import activate
 from chainsched.models import Process, WorkQueue
 from chainsched.registry import registry
 from tests.drive import executions_of, manifest
-from tests.factories import make_execution
+from tests.factories import make_execution, make_letter
 from tests.testapp import workflows
 
 pytestmark = pytest.mark.django_db
@@ -113,3 +115,61 @@ def test_a_retry_of_an_activated_child_keeps_its_input(family, monkeypatch):
     retry = WorkQueue.objects.queued().get(manifest_external_id="child")
     assert retry.input == {"table": "runtime", "size": 7}
     assert retry.parent_execution_id == executions_of("parent")[0].id
+
+
+class TestByHand:
+    def test_a_person_wakes_a_child_with_an_input(self, bench):
+        bench.schedules.schedule(workflows.ping, "parent", None, None).include(
+            workflows.copy, "child", workflows.Slice("declared"), dormant=True
+        )
+        bench.seed()
+        assert manifest("child").activate(workflows.Slice("by hand", 3)) is Answer.QUEUED
+        bench.drain()
+        run = executions_of("child")[0]
+        assert (run.input, run.source, run.priority) == ({"table": "by hand", "size": 3}, Source.ACTIVATION, 16)
+        assert (run.parent_execution_id, run.root_execution_id) == (None, None)
+
+    def test_without_an_input_it_gets_its_own(self, family):
+        manifest("child").activate()
+        family.dispatch()
+        assert executions_of("child")[0].input == {"table": "declared", "size": 500}
+
+    def test_a_retry_keeps_the_input(self, bench):
+        bench.schedules.schedule(workflows.ping, "parent", None, None).include(
+            workflows.stumble, "child", workflows.Slice("declared"), dormant=True
+        )
+        bench.seed()
+        manifest("child").activate(workflows.Slice("by hand"))
+        bench.run_for(minutes=6)
+        assert [run.input["table"] for run in executions_of("child")] == ["by hand", "by hand"]
+
+    def test_an_input_that_does_not_fit_is_refused_and_nothing_is_queued(self, family):
+        with pytest.raises(InvalidInput, match="size"):
+            manifest("child").activate({"table": "t", "size": "many"})
+        assert not WorkQueue.objects.exists()
+
+    @pytest.mark.parametrize("name", ["awake", "parent"])
+    def test_what_is_not_dormant_is_refused(self, family, name):
+        with pytest.raises(ActivationError, match="Trigger it instead") as caught:
+            manifest(name).activate()
+        assert caught.value.external_id == name
+
+    def test_one_that_is_queued_running_or_dead_lettered_is_left_alone(self, family):
+        child = manifest("child")
+        assert child.activate() is Answer.QUEUED
+        assert child.activate() is Answer.BUSY
+        family.dispatch()
+        assert child.activate() is Answer.BUSY
+        family.work()
+        make_letter(child)
+        assert child.activate() is Answer.AWAITS_DEAD_LETTER
+        assert len(executions_of("child")) == 1
+
+    def test_one_that_is_gone_is_a_clear_error(self, family):
+        child = manifest("child")
+        child.__class__.objects.filter(id=child.id).purge()
+        with pytest.raises(UnknownManifest):
+            child.activate()
+
+    def test_from_async_code(self, family):
+        assert async_to_sync(manifest("child").aactivate)(workflows.Slice("t")) is Answer.QUEUED

@@ -1,8 +1,9 @@
 """Workflows that the tests schedule."""
 
+import logging
 from dataclasses import dataclass
 
-from chainsched import GiveUp, RunContext, workflow
+from chainsched import GiveUp, RunContext, scope, workflow
 
 
 @dataclass(frozen=True)
@@ -52,3 +53,27 @@ def describe(run: RunContext) -> dict[str, object]:
 @workflow
 def activate_copy(run: RunContext) -> bool:
     return run.activate("child", Slice("runtime", 7))
+
+
+@workflow
+def publish() -> dict[str, str]:
+    """Publish a message and trigger a manifest; its output are the headers that the message would take along."""
+    from chainsched.models import Manifest  # noqa: PLC0415 - models are not ready when workflows are imported
+
+    logging.getLogger(__name__).warning("publishing")
+    Manifest.objects.get(external_id="triggered").trigger()
+    return scope.headers("m1")
+
+
+@workflow
+async def tell_scope() -> str | None:
+    here = scope.current()
+    return here.correlation_id if here else None
+
+
+@workflow
+def stumble(job: Slice, run: RunContext) -> str:
+    """Fail the first time and succeed the second."""
+    if run.attempt == 1:
+        raise RuntimeError("once more")
+    return job.table

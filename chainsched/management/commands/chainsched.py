@@ -1,4 +1,4 @@
-"""``manage.py chainsched <verb>``: plan, seed, status, trigger, explain, graph."""
+"""``manage.py chainsched <verb>``: look at jobs, steer them, and keep their rows in order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from chainsched.exceptions import ChainschedError
-from chainsched.management.verbs import BAD_INPUT, OK, Verb, explain, graph, plan, seed, status, trigger
+from chainsched.management.verbs import BAD_INPUT, OK, Verb, cleanup, explain, fsck, graph, plan, seed, status, trigger
 
 VERBS: dict[str, Verb] = {
     "seed": seed,
@@ -18,13 +18,15 @@ VERBS: dict[str, Verb] = {
     "explain": explain,
     "trigger": trigger,
     "graph": graph,
+    "cleanup": cleanup,
+    "fsck": fsck,
 }
 
 
 class Command(BaseCommand):
     """Look at chainsched and steer it from the command line."""
 
-    help = "Looks at jobs and steers them: seed, plan, status, explain, trigger, graph."
+    help = "Looks at jobs and steers them: seed, plan, status, explain, trigger, graph, cleanup, fsck."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """One sub-command for each verb."""

@@ -1,4 +1,4 @@
-"""``chainsched explain``: why a manifest is or is not running."""
+"""``chainsched explain``: why a manifest is or is not running, or what caused an execution."""
 
 from __future__ import annotations
 
@@ -9,26 +9,31 @@ from django.core.management.base import OutputWrapper
 from django.core.management.color import Style
 
 from chainsched import api
+from chainsched.domain.answers import Ancestry, Explanation
 from chainsched.management.verbs import OK, add_json, print_json
 
-HELP = "Say why a manifest is or is not running now, and when it will."
+HELP = "Say why a manifest is or is not running now, and when it will; or what caused an execution, up to the root."
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Which manifest."""
+    """Which manifest, or which execution."""
     add_json(parser)
-    parser.add_argument("external_id", help="The manifest.")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("external_id", nargs="?", help="The manifest.")
+    what.add_argument(
+        "--execution", metavar="ID", help="Instead of a manifest: the number or the uuid of an execution."
+    )
 
 
 def run(options: dict[str, Any], *, out: OutputWrapper, style: Style) -> int:
     """Ask the same rules as the turns do, and print the answer."""
-    explanation = api.explain(api.find(options["external_id"]))
+    answer: Ancestry | Explanation
+    if options["execution"]:
+        answer = api.explain_execution(api.find_execution(options["execution"]))
+    else:
+        answer = api.explain(api.find(options["external_id"]))
     if options["as_json"]:
-        print_json(explanation.as_dict(), out=out)
-        return OK
-    out.write(f"{explanation.external_id}: {explanation.reason} [{explanation.code}]")
-    if explanation.next_run_at:
-        out.write(f"The manager looks at it at {explanation.next_run_at.isoformat()}.")
-    if explanation.next_runs:
-        out.write("Its schedule: " + ", ".join(moment.isoformat() for moment in explanation.next_runs[:3]) + ", …")
+        print_json(answer.as_dict(), out=out)
+    else:
+        out.write(answer.in_words)
     return OK

@@ -1,0 +1,114 @@
+"""Beside the stages: say what caused an execution, up to the root.
+
+Reads:  the execution, its ancestors, and the dead letter that a retry came from.
+Writes: nothing.
+Next:   people.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from chainsched.domain.answers import Ancestry, Cause
+from chainsched.domain.states import ExecutionState, Source
+from chainsched.exceptions import UnknownExecution
+from chainsched.models import CancelledTree, DeadLetter, Metadata
+
+# Graphs are a few levels deep; a chain of triggers from run to run may be longer, and is cut here.
+MAX_LINKS = 100
+
+
+_CAUSED = {
+    Source.SCHEDULE: "its schedule called for it at {at}",
+    Source.DEPENDENCY: "{cause} {ended}",
+    Source.CHILD: "{cause} {ended}",
+    Source.TRIGGER: "it was triggered by {cause}",
+    Source.ACTIVATION: "it was activated by {cause}",
+    Source.RETRY: "attempt {earlier} had failed; the run was caused by {cause}",
+    Source.TASK: "{cause} enqueued it as a task",
+}
+_UNCAUSED = {
+    Source.SCHEDULE: "its schedule called for it at {at}",
+    Source.DEPENDENCY: "its parent's outcome called for it",
+    Source.CHILD: "its parent's outcome called for it",
+    Source.TRIGGER: "it was triggered {how}",
+    Source.ACTIVATION: "it was activated {how}",
+    Source.RETRY: "attempt {earlier} had failed",
+    Source.TASK: "it was enqueued as a task",
+}
+
+
+def trace(execution_id: int) -> Ancestry:
+    """The chain of causes: the execution itself, what caused it, and so on up to the root.
+
+    A parent that retention removed ends the chain.
+    """
+    execution = Metadata.objects.filter(id=execution_id).first()
+    if execution is None:
+        raise UnknownExecution(execution_id)
+    chain: list[Cause] = []
+    link: Metadata | None = execution
+    seen: set[int] = set()
+    while link is not None and link.id not in seen and len(chain) < MAX_LINKS:
+        seen.add(link.id)
+        cause = _cause_of(link)
+        chain.append(_as_link(link, cause))
+        link = cause
+    is_cancelled = bool(CancelledTree.objects.among([execution.tree_id]))
+    return Ancestry(tuple(chain), execution.root_correlation_id, is_tree_cancelled=is_cancelled)
+
+
+def _cause_of(execution: Metadata) -> Metadata | None:
+    """The execution behind this one: its parent or, for what a run triggered, the run that its causation names."""
+    if execution.parent_execution_id is not None:
+        return Metadata.objects.filter(id=execution.parent_execution_id).first()
+    try:
+        return Metadata.objects.filter(external_id=UUID(execution.causation_id)).first()
+    except ValueError:
+        return None
+
+
+def _as_link(execution: Metadata, cause: Metadata | None) -> Cause:
+    return Cause(
+        execution_id=execution.id,
+        external_id=execution.manifest_external_id,
+        workflow=execution.workflow,
+        state=execution.state,
+        source=execution.source,
+        attempt=execution.attempt,
+        correlation_id=str(execution.external_id),
+        reason=_reason(execution, cause),
+    )
+
+
+def _reason(execution: Metadata, cause: Metadata | None) -> str:
+    """Why it ran, in words that follow "because"."""
+    source = Source(execution.source)
+    if source is Source.DEAD_LETTER:
+        return _decided(execution)
+    return (_CAUSED if cause else _UNCAUSED)[source].format(
+        at=execution.scheduled_for.isoformat(),
+        earlier=execution.attempt - 1,
+        cause=_named(cause) if cause else "",
+        ended=_ended(cause) if cause else "",
+        how=f"while message {execution.causation_id} was handled" if execution.causation_id else "by hand",
+    )
+
+
+def _named(execution: Metadata) -> str:
+    return f"{execution.manifest_external_id or execution.workflow} #{execution.id}"
+
+
+def _ended(cause: Metadata) -> str:
+    return {
+        ExecutionState.COMPLETED: "completed",
+        ExecutionState.FAILED: "went to the dead letter",
+        ExecutionState.CANCELLED: "was cancelled",
+    }.get(ExecutionState(cause.state), "ran")
+
+
+def _decided(execution: Metadata) -> str:
+    letter = DeadLetter.objects.filter(retry_execution=execution.id).first()
+    if letter is None:
+        return "a dead letter was retried"
+    return f"dead letter {letter.id} was retried by {letter.resolved_by or 'the system'}"

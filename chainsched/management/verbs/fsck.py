@@ -1,0 +1,56 @@
+"""``chainsched fsck``: prove from the rows that all is as it must be."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from collections import defaultdict
+from typing import Any
+
+from django.core.management.base import OutputWrapper
+from django.core.management.color import Style
+
+from chainsched.domain.answers import Finding
+from chainsched.flow.verify import CHECKS, verify
+from chainsched.management.verbs import ATTENTION, OK, add_json, print_json
+from chainsched.models.clock import database_now
+
+HELP = "Prove from the rows that nothing is lost, doubled or in the wrong place; exit code 1 if something is."
+
+SHOWN = 20
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Whether to mend, and what to look at."""
+    add_json(parser)
+    parser.add_argument("--repair", action="store_true", help="Mend what can be mended.")
+    parser.add_argument(
+        "--check", action="append", choices=list(CHECKS), help="Look at this only; may be given several times."
+    )
+
+
+def run(options: dict[str, Any], *, out: OutputWrapper, style: Style) -> int:
+    """Look, mend if asked to, and print the evidence."""
+    names = options["check"] or list(CHECKS)
+    found = verify(now=database_now(), repair=options["repair"], checks=names)
+    left = [finding for finding in found if not finding.is_mended]
+    if options["as_json"]:
+        print_json({"checks": names, "findings": [finding.as_dict() for finding in found]}, out=out)
+    else:
+        _print(names, found, out=out, style=style)
+    return ATTENTION if left else OK
+
+
+def _print(names: list[str], found: list[Finding], *, out: OutputWrapper, style: Style) -> None:
+    by_check: dict[str, list[Finding]] = defaultdict(list)
+    for finding in found:
+        by_check[finding.check].append(finding)
+    for name in names:
+        claim = (CHECKS[name].__doc__ or "").splitlines()[0]
+        mark = style.ERROR("WRONG") if by_check[name] else style.SUCCESS("ok   ")
+        out.write(f"{mark} {name}: {claim}")
+        for finding in by_check[name][:SHOWN]:
+            out.write(f"      {finding.subject}: {finding.evidence}." + (" Mended." if finding.is_mended else ""))
+        if len(by_check[name]) > SHOWN:
+            out.write(f"      … and {len(by_check[name]) - SHOWN} more; --json lists them all.")
+    mended = sum(finding.is_mended for finding in found)
+    out.write(f"{len(found)} findings, {mended} mended.")

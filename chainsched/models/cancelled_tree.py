@@ -1,0 +1,59 @@
+"""Stamps on the roots of execution trees that somebody cancelled as a whole.
+
+A row of its own, because the root has mostly ended by then, and an execution that has ended never changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from django.db import models
+
+from chainsched.models import bulk
+from chainsched.models.base import PinnedManager, reference
+from chainsched.models.metadata import Metadata
+
+
+class CancelledTreeQuerySet(models.QuerySet["CancelledTree"]):
+    """The stamps."""
+
+    def stamp(self, root_execution_id: int, *, reason: str, now: datetime) -> None:
+        """Stamp a root; the first stamp stays."""
+        row = {"root_execution": root_execution_id, "reason": reason, "cancelled_at": now}
+        bulk.insert(CancelledTree, [row], skip_conflicts=True)
+
+    def among(self, root_execution_ids: Iterable[int | None]) -> set[int]:
+        """Which of these roots are stamped."""
+        wanted = {id_ for id_ in root_execution_ids if id_ is not None}
+        if not wanted:
+            return set()
+        found = self.filter(root_execution__in=wanted).values_list("root_execution_id", flat=True)
+        return {id_ for id_ in found if id_ is not None}
+
+
+class CancelledTree(models.Model):
+    """A tree for which nothing more is made."""
+
+    root_execution = reference(Metadata, help_text="The first execution of the tree.")
+    reason = models.CharField(max_length=200, blank=True, default="", help_text="Why it was cancelled.")
+    cancelled_at = models.DateTimeField(help_text="When it was cancelled.")
+
+    objects = PinnedManager.from_queryset(CancelledTreeQuerySet)()
+
+    if TYPE_CHECKING:
+        id: int
+        root_execution_id: int | None
+
+    class Meta:
+        base_manager_name = "objects"
+        constraints = (
+            models.UniqueConstraint(fields=["root_execution"], name="chainsched_cancelled_tree_once"),
+            models.CheckConstraint(
+                condition=models.Q(root_execution__isnull=False), name="chainsched_cancelled_tree_has_root"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"cancelled tree of execution {self.root_execution_id}"

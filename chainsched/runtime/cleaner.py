@@ -1,0 +1,25 @@
+"""The loop that removes history: one page of executions a turn, from the oldest to the newest and over again."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from chainsched.flow.clean import clean, policy
+from chainsched.runtime.poller import Turn
+
+
+class Cleaner:
+    """Remembers how far it has come, so that what is kept is not looked at anew in every turn."""
+
+    def __init__(self) -> None:
+        self._after = 0
+
+    def turn(self, now: datetime) -> Turn:
+        """Clean one page; where something was removed there is more to do at once."""
+        rules = policy()
+        if rules.is_off:
+            return Turn()
+        cleaned = clean(rules, now=now, after=self._after)
+        self._after = cleaned.last_id if cleaned.has_more else 0
+        removed = cleaned.removed.total()
+        return Turn(did=removed, has_more=cleaned.has_more and removed > 0)

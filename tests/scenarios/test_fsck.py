@@ -1,0 +1,429 @@
+"""fsck: each invariant is broken on purpose, found with its evidence, and mended; a sound database has no findings."""
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from io import StringIO
+
+import pytest
+from django.core.management import call_command
+from django.db import connection
+
+from chainsched import Every
+from chainsched.domain import outcomes
+from chainsched.domain.outcomes import Finished
+from chainsched.domain.states import ExecutionState, QueueStatus, RunCondition, ScheduleType, Source
+from chainsched.flow.dispatch import dispatch
+from chainsched.flow.execute import claim
+from chainsched.flow.record import record
+from chainsched.flow.verify import CHECKS, RECONCILED, reconcile, verify
+from chainsched.models import DeadLetter, Manifest, ManifestState, Metadata, WorkQueue, guard
+from chainsched.registry import registry
+from tests.drive import executions_of, manifest
+from tests.factories import make_dependent, make_execution, make_letter, make_manifest, make_process, make_queue_row
+from tests.testapp import workflows
+
+pytestmark = pytest.mark.django_db
+
+GROUP = {"group": "g"}
+
+
+@pytest.fixture
+def family(bench):
+    """Something of everything: a root with a chain, two members and a continuation, all run once."""
+    root = bench.schedules.schedule(workflows.ping, "root", None, Every.hours(1), **GROUP)
+    for name in "ab":
+        root = root.include(workflows.ping, name, **GROUP)
+    root.include(workflows.ping, "join", fan_in=True, **GROUP)
+    root.then_include(workflows.ping, "child", **GROUP).then_include(workflows.ping, "leaf", **GROUP)
+    bench.seed()
+    bench.drain()
+    return bench
+
+
+def state(name: str):
+    return ManifestState.objects.filter(manifest__external_id=name)
+
+
+def without_constraint(name: str) -> None:
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
+            cursor.execute(f"ALTER TABLE chainsched_manifeststate DROP CONSTRAINT {name}")
+        else:
+            cursor.execute("PRAGMA ignore_check_constraints = ON")
+
+
+@pytest.fixture(autouse=True)
+def _check_constraints_again():
+    yield
+    if connection.vendor == "sqlite":
+        with connection.cursor() as cursor:
+            cursor.execute("PRAGMA ignore_check_constraints = OFF")
+
+
+def alarm_lost(bench):
+    state("root").update(next_run_at=None)
+
+
+def wish_lost(bench):
+    state("leaf").update(trigger_at=bench.now, next_run_at=None)
+
+
+def dependent_forgotten(bench):
+    state("child").update(covered_execution=0, next_run_at=None)
+
+
+def alarm_beside_queued_row(bench):
+    make_queue_row(manifest("root"))
+
+
+def alarm_on_disabled(bench):
+    Manifest.objects.filter(external_id="root").update(is_enabled=False)
+
+
+def alarm_on_idle_dependent(bench):
+    state("child").update(next_run_at=bench.now + timedelta(hours=1))
+
+
+def queued_beside_running(bench):
+    state("root").update(next_run_at=None)
+    make_queue_row(manifest("root"))
+    make_execution(manifest("root"), state=ExecutionState.PENDING)
+
+
+def queued_beside_letter(bench):
+    state("root").update(next_run_at=None)
+    make_queue_row(manifest("root"))
+    make_letter(manifest("root"))
+
+
+def letter_beside_running(bench):
+    state("root").update(next_run_at=None)
+    make_letter(manifest("root"))
+    make_execution(manifest("root"), state=ExecutionState.PENDING)
+
+
+def covered_ahead_of_due(bench):
+    without_constraint("chainsched_state_due_not_behind")
+    newest = executions_of("root")[0].id
+    state("child").update(due_execution=newest - 1, covered_execution=newest)
+
+
+def due_ahead_of_parent(bench):
+    state("child").update(due_execution=10**6, covered_execution=10**6, settled_execution=10**6)
+
+
+def settled_ahead_of_due(bench):
+    state("a").update(settled_execution=10**6)
+
+
+def owed_by_nobody(bench):
+    """The continuation waits for a part that nobody will do."""
+    root = manifest("root")
+    state("a").update(owed_to=root.id)
+    state("join").update(covered_execution=0)
+
+
+def debt_forgotten(bench):
+    state("a").update(settled_execution=0, owed_to=None)
+
+
+def process_gone(bench):
+    manifest("root").trigger()
+    bench.manage()
+    bench.dispatch()
+    claim(process=bench.process, workflows=registry.names(), limit=1, now=bench.now)
+    type(bench.process).objects.filter(pk=bench.process.pk).update(heartbeat_at=bench.now - timedelta(hours=1))
+
+
+def process_missing(bench):
+    state("root").update(next_run_at=None)
+    make_execution(manifest("root"), state=ExecutionState.IN_PROGRESS, started_at=bench.now)
+
+
+def manifest_gone_behind_our_back(bench):
+    row = make_queue_row(manifest("leaf"))
+    WorkQueue.objects.filter(id=row.id).update(manifest=10**9)
+
+
+def execution_gone(bench):
+    row = make_queue_row(manifest("leaf"))
+    WorkQueue.objects.filter(id=row.id).update(status=QueueStatus.DISPATCHED, execution=10**9)
+
+
+def row_names_nobody(bench):
+    row = make_queue_row(manifest("leaf"))
+    make_execution(manifest("leaf"), work_queue=row)
+
+
+def row_names_another(bench):
+    first = executions_of("root")[0]
+    row = make_queue_row(None)
+    WorkQueue.objects.filter(id=row.id).update(status=QueueStatus.DISPATCHED, execution=first)
+    make_execution(None, work_queue=row)
+
+
+def row_missing(bench):
+    make_execution(None, work_queue_id=10**9)
+
+
+def depth_wrong(bench):
+    Manifest.objects.filter(external_id="leaf").update(depth=7)
+
+
+def wrong_root(bench):
+    parent = executions_of("child")[0]
+    make_execution(None, parent_execution=parent, root_execution=parent)
+
+
+def root_missing(bench):
+    make_execution(None, parent_execution=executions_of("child")[0])
+
+
+def root_without_parent(bench):
+    make_execution(None, root_execution=executions_of("root")[0])
+
+
+def queued_with_wrong_root(bench):
+    parent = executions_of("child")[0]
+    make_queue_row(manifest("leaf"), source=Source.DEPENDENCY, parent_execution=parent, root_execution=parent)
+
+
+def cycle(bench):
+    Manifest.objects.filter(external_id="root").update(
+        depends_on=manifest("leaf"),
+        schedule_type=ScheduleType.DEPENDENT,
+        run_condition=RunCondition.SUCCESS,
+        interval_seconds=None,
+    )
+    state("root").update(next_run_at=None)
+
+
+def guard_removed(bench):
+    with connection.cursor() as cursor:
+        for statement in guard._REMOVE[connection.vendor]:
+            cursor.execute(statement)
+
+
+def state_row_missing(bench):
+    state("leaf").delete()
+
+
+BROKEN: list[tuple[str, Callable[..., None], str]] = [
+    ("alarm_missing", alarm_lost, "root"),
+    ("alarm_missing", wish_lost, "leaf"),
+    ("alarm_missing", dependent_forgotten, "child"),
+    ("alarm_forbidden", alarm_beside_queued_row, "root"),
+    ("alarm_forbidden", alarm_on_disabled, "root"),
+    ("alarm_forbidden", alarm_on_idle_dependent, "child"),
+    ("open_items", queued_beside_running, "root"),
+    ("open_items", queued_beside_letter, "root"),
+    ("open_items", letter_beside_running, "root"),
+    ("numbers", covered_ahead_of_due, "child"),
+    ("numbers", due_ahead_of_parent, "child"),
+    ("numbers", settled_ahead_of_due, "a"),
+    ("debts", owed_by_nobody, "a"),
+    ("debts", debt_forgotten, "a"),
+    ("process", process_gone, "root"),
+    ("process", process_missing, "root"),
+    ("orphaned_row", manifest_gone_behind_our_back, "leaf"),
+    ("queue_link", execution_gone, "leaf"),
+    ("queue_link", row_names_nobody, "leaf"),
+    ("queue_link", row_names_another, "testapp.ping"),
+    ("queue_link", row_missing, "testapp.ping"),
+    ("depth", depth_wrong, "leaf"),
+    ("lineage", wrong_root, "testapp.ping"),
+    ("lineage", root_missing, "testapp.ping"),
+    ("lineage", root_without_parent, "testapp.ping"),
+    ("lineage", queued_with_wrong_root, "leaf"),
+    ("cycle", cycle, "root"),
+    ("guard", guard_removed, "chainsched_metadata"),
+    ("state_row", state_row_missing, "leaf"),
+]
+
+
+def test_a_sound_database_has_no_findings(family):
+    assert verify(now=family.now) == []
+    family.run_for(hours=3)
+    assert verify(now=family.now) == []
+
+
+@pytest.mark.parametrize(("check", "break_it", "subject"), BROKEN, ids=lambda value: getattr(value, "__name__", value))
+def test_what_is_broken_is_found_and_mended(family, check, break_it, subject):
+    break_it(family)
+    found = [finding for finding in verify(now=family.now) if finding.check == check]
+    assert found
+    assert subject in found[0].subject
+    assert found[0].evidence
+    assert not found[0].is_mended
+    mended = verify(now=family.now, repair=True)
+    assert check in {finding.check for finding in mended}
+    assert all(finding.is_mended for finding in mended)
+    assert verify(now=family.now) == []
+    assert verify(now=family.now, repair=True) == []
+
+
+def test_looking_changes_nothing(family):
+    for _, break_it, _ in BROKEN[:4]:
+        break_it(family)
+    before = list(ManifestState.objects.order_by("manifest_id").values())
+    first = verify(now=family.now)
+    assert first == verify(now=family.now)
+    assert list(ManifestState.objects.order_by("manifest_id").values()) == before
+
+
+def test_every_check_is_broken_here():
+    assert {check for check, _, _ in BROKEN} | {"limits"} == set(CHECKS)
+
+
+class TestWhatMendingLeads:
+    def test_a_forgotten_dependent_runs(self, family):
+        dependent_forgotten(family)
+        verify(now=family.now, repair=True)
+        assert "child" in family.drain()
+
+    def test_a_continuation_that_waited_for_nobody_runs(self, family):
+        owed_by_nobody(family)
+        verify(now=family.now, repair=True)
+        assert family.drain() == ["join"]
+
+    def test_a_lost_execution_is_retried(self, family):
+        process_gone(family)
+        verify(now=family.now, repair=True)
+        assert executions_of("root")[-1].state == ExecutionState.FAILED
+        assert family.queued() == ["root"]
+
+    def test_numbers_ahead_of_the_parent_let_its_next_success_count(self, family):
+        due_ahead_of_parent(family)
+        verify(now=family.now, repair=True)
+        assert family.drain() == []
+        manifest("root").trigger()
+        assert "child" in family.drain()
+
+    def test_a_circle_is_cut_at_its_youngest_member(self, family):
+        cycle(family)
+        verify(now=family.now, repair=True)
+        assert [row.external_id for row in Manifest.objects.filter(depends_on__isnull=True)] == ["leaf"]
+
+    def test_a_letter_beside_a_run_is_closed_with_a_note(self, family):
+        letter_beside_running(family)
+        verify(now=family.now, repair=True)
+        assert "fsck" in DeadLetter.objects.get().note
+
+    def test_the_guard_guards_again(self, family):
+        guard_removed(family)
+        verify(now=family.now, repair=True)
+        assert guard.is_present(connection)
+
+
+def test_an_execution_that_has_ended_is_reported_and_left(family):
+    parent = executions_of("child")[0]
+    make_execution(None, parent_execution=parent, root_execution=parent, state=ExecutionState.COMPLETED)
+    (finding,) = verify(now=family.now, repair=True)
+    assert "final" in finding.evidence
+    assert not finding.is_mended
+
+
+class TestLimits:
+    def test_a_group_above_its_limit_is_reported_and_ends_by_itself(self, family):
+        manifest("root").trigger()
+        family.manage()
+        family.dispatch()
+        make_dependent(manifest("root"), "extra", group=manifest("root").group)
+        make_execution(manifest("extra"))
+        manifest("root").group.__class__.objects.filter(name="g").update(max_active_jobs=1)
+        (finding,) = verify(now=family.now, repair=True)
+        assert (finding.check, finding.subject, finding.is_mended) == ("limits", "group g", False)
+        assert "2 of its executions are active, its limit is 1" in finding.evidence
+        family.work()
+        assert verify(now=family.now, checks=["limits"]) == []
+
+    def test_so_is_the_whole(self, family, settings):
+        settings.CHAINSCHED = {"MAX_ACTIVE_JOBS": 1}
+        for _ in range(2):
+            make_execution(None)
+        (finding,) = verify(now=family.now)
+        assert (finding.subject, finding.evidence) == ("MAX_ACTIVE_JOBS", "2 executions are active, it allows 1")
+
+
+class TestReconcile:
+    @pytest.mark.parametrize(
+        ("check", "break_it"), [(check, break_it) for check, break_it, _ in BROKEN if check in RECONCILED]
+    )
+    def test_the_loop_mends_with_the_same_code(self, family, check, break_it, caplog):
+        break_it(family)
+        assert reconcile(now=family.now) > 0
+        assert "Mended" in caplog.text
+        assert verify(now=family.now) == []
+
+    def test_it_finds_nothing_while_work_is_under_way(self, family):
+        for name in ("root", "a", "child"):
+            manifest(name).trigger()
+        family.manage()
+        dispatch(workflows=registry.names(), now=family.now, limit=2)
+        claims = claim(process=family.process, workflows=registry.names(), limit=1, now=family.now)
+        assert reconcile(now=family.now) == 0
+        failed = outcomes.raised(RuntimeError("broken"))
+        record([Finished(claims[0].execution_id, failed)], by=family.process, now=family.now)
+        assert verify(now=family.now) == []
+
+
+class TestTheCommand:
+    def call(self, *arguments: str) -> tuple[int, str]:
+        out = StringIO()
+        try:
+            call_command("chainsched", "fsck", *arguments, stdout=out, no_color=True)
+        except SystemExit as ended:
+            return int(str(ended.code)), out.getvalue()
+        return 0, out.getvalue()
+
+    def test_all_is_well(self, family):
+        code, output = self.call()
+        assert code == 0
+        assert output.count("ok   ") == len(CHECKS)
+        assert output.endswith("0 findings, 0 mended.\n")
+
+    def test_a_finding_is_shown_with_its_evidence_and_an_exit_code(self, family):
+        alarm_lost(family)
+        code, output = self.call()
+        assert code == 1
+        assert "WRONG alarm_missing" in output
+        assert "root: it has no alarm although nothing is open" in output
+
+    def test_repairing_ends_well_when_all_could_be_mended(self, family):
+        alarm_lost(family)
+        code, output = self.call("--repair")
+        assert code == 0
+        assert "Mended." in output
+        assert self.call()[0] == 0
+
+    def test_what_cannot_be_mended_keeps_the_exit_code(self, family):
+        parent = executions_of("child")[0]
+        make_execution(None, parent_execution=parent, root_execution=parent, state=ExecutionState.COMPLETED)
+        assert self.call("--repair")[0] == 1
+
+    def test_one_check_can_be_asked_for(self, family):
+        alarm_lost(family)
+        depth_wrong(family)
+        code, output = self.call("--check", "depth")
+        assert code == 1
+        assert "alarm_missing" not in output
+
+    def test_for_programs_it_prints_json(self, family):
+        depth_wrong(family)
+        _, output = self.call("--json")
+        (finding,) = json.loads(output)["findings"]
+        assert (finding["check"], finding["subject"], finding["is_mended"]) == ("depth", "leaf", False)
+
+    def test_many_findings_are_cut(self, family):
+        for _ in range(30):
+            make_execution(None, work_queue_id=10**9)
+        assert "… and 10 more; --json lists them all." in self.call()[1]
+
+
+def test_a_live_process_is_no_finding(family):
+    process = make_process(heartbeat_at=family.now)
+    make_execution(make_manifest(state={}), state=ExecutionState.IN_PROGRESS, process=process)
+    assert Metadata.objects.in_progress().exists()
+    assert verify(now=family.now) == []
