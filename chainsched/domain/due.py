@@ -20,6 +20,7 @@ from chainsched.domain.schedules import (
     latest_boundary,
     next_boundary,
     next_occurrence,
+    next_run,
 )
 from chainsched.domain.states import MisfirePolicy, ScheduleType, Source
 from chainsched.exceptions import InvalidSchedule
@@ -270,7 +271,7 @@ def _next_run(facts: Facts, *, now: datetime, is_fresh: bool) -> datetime | None
         # An occurrence that has come and that no turn has looked at yet is not passed over.
         return facts.next_run_at
     if not isinstance(timing.schedule, Interval):
-        return next_occurrence(timing, after=now)
+        return next_occurrence(timing, after=now) if is_fresh else next_run(timing, after=now)
     interval = timedelta(seconds=timing.schedule.seconds)
     if facts.last_finished_run is None:
         return next_occurrence(timing, after=now - interval)

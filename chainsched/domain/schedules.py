@@ -21,6 +21,8 @@ HORIZON = timedelta(days=3_653)
 
 _MAX_HOPS = 10_000  # over excluded occurrences: ten years of days, and more
 _MAX_HOPS_BACK = 1_000  # what lies further back is later than any misfire threshold
+# How many occurrences may have their jittered time still to come; of more, the earlier ones are passed over.
+_MAX_JITTERED = 1000
 _INSTANT = timedelta(microseconds=1)
 _UNITS = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
 
@@ -170,6 +172,27 @@ def next_occurrence(timing: Timing, *, after: datetime) -> datetime | None:
     return None if occurrence is None else _jittered(timing, occurrence)
 
 
+def next_run(timing: Timing, *, after: datetime) -> datetime | None:
+    """Return the next time to run of a schedule that has begun, jitter included.
+
+    An occurrence whose time has come and whose jittered time has not is still to be run; ``next_occurrence`` leaves
+    it out, as something that was before the schedule began.
+    """
+    if not timing.jitter_seconds or not isinstance(timing.schedule, CronSchedule):
+        return next_occurrence(timing, after=after)
+    earliest = next_occurrence(timing, after=after)
+    start = after - timedelta(seconds=timing.jitter_seconds) - _INSTANT
+    for _ in range(_MAX_JITTERED):
+        occurrence = _cron_occurrence(timing, timing.schedule.expression, start)
+        if occurrence is None or occurrence > after:
+            break
+        jittered = _jittered(timing, occurrence)
+        if after < jittered and (earliest is None or jittered < earliest):
+            earliest = jittered
+        start = occurrence
+    return earliest
+
+
 def latest_boundary(timing: Timing, *, first: datetime, until: datetime) -> datetime:
     """Return the latest regular time up to ``until``, counted from the missed alarm ``first``."""
     match timing.schedule:
@@ -191,7 +214,7 @@ def next_boundary(timing: Timing, *, first: datetime, after: datetime) -> dateti
             step = timedelta(seconds=seconds if boundary <= after else 0)
             return _after_exclusions(timing, boundary + step)
         case CronSchedule():
-            return next_occurrence(timing, after=after)
+            return next_run(timing, after=after)
         case Once():
             return None
 
@@ -226,8 +249,10 @@ def _latest_cron_occurrence(timing: Timing, expression: str, *, first: datetime,
         occurrence = cron.latest_until(expression, zone=timing.zone, until=start)
         if occurrence is None or occurrence <= first:
             return first
-        if not is_excluded(timing.exclusions, moment=occurrence, zone=timing.zone):
-            return occurrence
+        # One whose jittered time is still to come is run then.
+        jittered = _jittered(timing, occurrence)
+        if jittered <= until and not is_excluded(timing.exclusions, moment=occurrence, zone=timing.zone):
+            return jittered
         start = occurrence - _INSTANT
     return first
 

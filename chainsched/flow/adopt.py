@@ -12,6 +12,7 @@ from datetime import datetime
 from chainsched.conf import get_config
 from chainsched.domain.declarations import Declaration
 from chainsched.exceptions import LimitExceeded, UnknownManifest
+from chainsched.flow.arm import arm
 from chainsched.flow.link import link
 from chainsched.flow.plan import Origin
 from chainsched.flow.seed import upsert
@@ -25,12 +26,13 @@ def adopt(child: Declaration, *, origin: Origin, now: datetime) -> None:
     with transact():
         Loop.objects.hold(GRAPH, now=now)
         _check_room(child)
-        earlier = Manifest.objects.filter(external_id=child.external_id, is_one_time=True).first()
+        earlier = Manifest.objects.filter(external_id=child.external_id).first()
         upsert([_one_time(child)], origin=origin, now=now)
-        if earlier is not None and earlier.done_at is not None:
-            # It has had its run; from now on it waits for a later outcome.
+        if earlier is not None and (earlier.done_at is not None or not earlier.is_one_time):
+            # It has had its run, or was no child before; from now on it waits for a later outcome.
             ManifestState.objects.lock([earlier.id, earlier.depends_on_id or 0])
             link([earlier.id])
+            arm([earlier.id], now=now)
 
 
 def _one_time(child: Declaration) -> Declaration:

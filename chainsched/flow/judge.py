@@ -52,6 +52,7 @@ def _load_manifests(manifest_ids: Collection[int]) -> dict[int, dict[str, Any]]:
         "schedule_type",
         "depends_on_id",
         "is_one_time",
+        "once_at",
         "max_retries",
         "retry_delay_seconds",
         "retry_multiplier",

@@ -79,6 +79,12 @@ class Plan:
         return [external_id for external_id, columns in self.changed.items() if "depends_on" in columns]
 
     @property
+    def first_linked(self) -> list[str]:
+        """Those that look at their parent for the first time: it is another one, or they were no dependents of it."""
+        anew = {"depends_on", "schedule_type"}
+        return [external_id for external_id, columns in self.changed.items() if anew & columns.keys()]
+
+    @property
     def relinked(self) -> list[str]:
         """Those that have another parent, or wait for another outcome of it."""
         return [external_id for external_id, columns in self.changed.items() if LINK_COLUMNS & columns.keys()]

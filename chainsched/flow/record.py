@@ -171,15 +171,21 @@ def _write_states(verdicts: Sequence[Verdict], *, now: datetime) -> None:
 
 def _mark_done(verdicts: Sequence[Verdict], *, now: datetime) -> None:
     """A one-time manifest that succeeded or was cancelled has had its run."""
-    done = [
-        verdict.manifest["id"]
-        for verdict in verdicts
-        if verdict.manifest
-        and verdict.state is not ExecutionState.FAILED
-        and (verdict.manifest["is_one_time"] or verdict.manifest["schedule_type"] == ScheduleType.ONCE)
-    ]
+    over = [verdict for verdict in verdicts if verdict.state is not ExecutionState.FAILED]
+    done = [verdict.manifest["id"] for verdict in over if verdict.manifest and _had_its_run(verdict, now=now)]
     if done:
-        Manifest.objects.mark_done(done, now=now)
+        Manifest.objects.filter(id__in=done).update(done_at=now)
+
+
+def _had_its_run(verdict: Verdict, *, now: datetime) -> bool:
+    """Whether a one-time manifest is done with this. Only a person runs one before its time.
+
+    So any other run that ends before it was for an earlier time, and the manifest was given a new one meanwhile.
+    """
+    known = verdict.manifest or {}
+    if known["schedule_type"] != ScheduleType.ONCE:
+        return bool(known["is_one_time"])
+    return known["once_at"] <= now or verdict.execution.source == Source.TRIGGER
 
 
 def _state_row(verdict: Verdict, state: ManifestState, *, now: datetime) -> dict[str, Any]:

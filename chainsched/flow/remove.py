@@ -30,5 +30,7 @@ def remove(manifest_ids: Collection[int], *, now: datetime) -> tuple[int, dict[s
         announce_letters(dead_letter_resolved, list(letters.values_list("id", flat=True)))
         letters.update(status=DeadLetterStatus.ACKNOWLEDGED, resolved_at=now, note="The manifest was removed.")
         deleted = Manifest.objects.filter(id__in=manifest_ids).purge()
-        arm({*locked, *continuations} - set(manifest_ids), now=now)
+        left = {*locked, *continuations} - set(manifest_ids)
+        ManifestState.objects.note_debts(left)
+        arm(left, now=now)
     return deleted

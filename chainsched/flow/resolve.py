@@ -47,6 +47,8 @@ def retry(letter_ids: Collection[int], *, decision: Decision, now: datetime) -> 
         known = {letter.id: letter for letter in letters if letter.id not in hopeless}
         _decide(known, DeadLetterStatus.RETRIED, decision, now=now)
         enqueue([_order(letter, failed.get(letter.execution_id or 0), now) for letter in known.values()], now=now)
+        # The letter stops it no longer: what its parent did meanwhile is its part again.
+        ManifestState.objects.note_debts([letter.manifest_id for letter in known.values() if letter.manifest_id])
     return Resolved(tuple(known), {**skipped, **hopeless})
 
 

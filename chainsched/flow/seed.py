@@ -111,11 +111,12 @@ def _apply(made: Plan, *, now: datetime) -> Seeded:
     group_ids = write_groups(made)
     created = create_manifests(made.created, group_ids)
     update_manifests(made, group_ids)
-    link([*(created if _brings_dependents(made) else ()), *_ids_in(made, made.reparented)])
-    link(_ids_in(made, [name for name in made.relinked if name not in made.reparented]), is_new_parent=False)
+    first_linked = made.first_linked
+    link([*(created if _brings_dependents(made) else ()), *_ids_in(made, first_linked)])
+    link(_ids_in(made, [name for name in made.relinked if name not in set(first_linked)]), is_new_parent=False)
     for part in chunks(_ids_in(made, _switched(made))):
         ManifestState.objects.note_debts(part)
-    _arm_all(created, now=now, is_fresh=False)
+    _arm_all(created, now=now, is_fresh=True)
     _arm_all(_ids_in(made, _to_arm(made)), now=now, is_fresh=True)
     _arm_all(family, now=now, is_fresh=False)
     _arm_all(_members_of(_switched_groups(made)), now=now, is_fresh=True)

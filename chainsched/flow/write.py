@@ -117,6 +117,13 @@ def _let_waiting_rows_follow(made: Plan) -> None:
         if "workflow" in columns
     }
     WorkQueue.objects.rename_workflow(renamed)
+    # A new workflow takes the input that was declared with it; with the old one it could only fail.
+    inputs = {
+        made.stored[name]["id"]: (columns["input"].old, columns["input"].new)
+        for name, columns in made.changed.items()
+        if {"workflow", "input"} <= columns.keys()
+    }
+    WorkQueue.objects.replace_inputs(inputs)
     moved = [name for name, columns in made.changed.items() if {"priority", "group", "schedule_type"} & columns.keys()]
     groups = [name for name, columns in made.changed_groups.items() if "priority" in columns]
     members = Manifest.objects.filter(group__name__in=groups).values_list("id", flat=True)

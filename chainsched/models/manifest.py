@@ -52,8 +52,11 @@ class ManifestQuerySet(models.QuerySet["Manifest"]):
         return super().delete()
 
     def mark_done(self, manifest_ids: Collection[int], *, now: datetime) -> int:
-        """Note of those among these that run only once that they have had their run."""
-        one_time = Q(schedule_type=ScheduleType.ONCE) | Q(is_one_time=True)
+        """Note of those among these that run only once that they have had their run.
+
+        One that was given a later time while it was under way has that run still to come.
+        """
+        one_time = Q(schedule_type=ScheduleType.ONCE, once_at__lte=now) | Q(is_one_time=True)
         return self.filter(one_time, id__in=manifest_ids).update(done_at=now)
 
     def having_parts(self) -> ManifestQuerySet:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from django.core.validators import MaxValueValidator
 from django.db import connections, models
@@ -75,6 +75,16 @@ class WorkQueueQuerySet(models.QuerySet["WorkQueue"]):
     def rename_workflow(self, workflows: Mapping[int, str]) -> int:
         """Let the waiting rows of these manifests run another workflow."""
         rows = [{"manifest": id_, "workflow": workflow} for id_, workflow in workflows.items()]
+        return len(bulk.update(WorkQueue, rows, key="manifest", where={"status": QueueStatus.QUEUED}))
+
+    def replace_inputs(self, changes: Mapping[int, tuple[Any, Any]]) -> int:
+        """Give waiting rows that carry their manifest's old input its new one; another input was somebody's wish."""
+        waiting = self.queued().filter(manifest__in=list(changes)).values_list("manifest_id", "input")
+        rows = [
+            {"manifest": id_, "input": changes[id_][1]}
+            for id_, own in waiting
+            if id_ is not None and own == changes[id_][0]
+        ]
         return len(bulk.update(WorkQueue, rows, key="manifest", where={"status": QueueStatus.QUEUED}))
 
     def move_to_newer_parent(self, lineages: Sequence[bulk.Row]) -> list[int]:
