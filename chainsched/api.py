@@ -129,6 +129,9 @@ def trigger(manifest: Manifest, *, delay: timedelta | float | None = None, input
     wish = Wish(input=_checked_input(manifest, input), delay=_checked_delay(delay))
     _check_exists(manifest)
     answers = trigger_manifests([manifest.id], wish=wish, now=database_now())
+    if manifest.id not in answers:
+        # It was removed between the look and the lock.
+        raise UnknownManifest(manifest.external_id)
     logger.info("%s was triggered: %s.", manifest.external_id, answers[manifest.id].in_words)
     return answers[manifest.id]
 

@@ -50,11 +50,12 @@ def _switch(manifest_ids: Collection[int], *, is_enabled: bool, now: datetime) -
 
 def _switch_group(group_id: int, *, is_enabled: bool, now: datetime) -> bool:
     with transact():
-        members = list(Manifest.objects.filter(group=group_id).order_by("id").values_list("id", flat=True))
-        ManifestState.objects.lock(members)
+        # First of all, so that nobody joins the group unseen with an alarm for the switch as it was.
         group = ManifestGroup.objects.filter(id=group_id, is_enabled=not is_enabled)
         if not group.update(is_enabled=is_enabled):
             return False
+        members = list(Manifest.objects.filter(group=group_id).order_by("id").values_list("id", flat=True))
+        ManifestState.objects.lock(members)
         for part in chunks(members):
             arm(part, now=now, is_fresh=is_enabled)
     return True

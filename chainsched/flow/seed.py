@@ -18,7 +18,7 @@ from chainsched.flow.declare import Schedules
 from chainsched.flow.link import link
 from chainsched.flow.plan import LINK_COLUMNS, UNFINISHED, Origin, Plan, chunks, plan, plan_rows
 from chainsched.flow.transact import persist, transact
-from chainsched.flow.write import Raced, create_manifests, update_manifests, write_groups
+from chainsched.flow.write import Raced, create_manifests, hold_groups, update_manifests, write_groups
 from chainsched.models import Loop, Manifest, ManifestState
 from chainsched.models.facts import load_open_items
 from chainsched.models.loop import GRAPH
@@ -104,6 +104,7 @@ def _until_settled(
 
 
 def _apply(made: Plan, *, now: datetime) -> Seeded:
+    hold_groups(made)
     # In id order over all parts, as everybody locks.
     family = _family(made)
     for part in chunks(_touched_ids(made, family)):

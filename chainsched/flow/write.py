@@ -27,6 +27,24 @@ class Raced(ChainschedError):
     """Somebody else created one of the manifests meanwhile; the caller plans anew."""
 
 
+def hold_groups(made: Plan) -> None:
+    """Hold the groups that members join, before any state: a switch that is turned meanwhile must meet them.
+
+    One statement of one kind, so that writers side by side cannot wait for each other in a circle.
+    """
+    names = sorted(_joined_groups(made) | made.changed_groups.keys())
+    if made.changed_groups:
+        ManifestGroup.objects.lock(names)
+    else:
+        ManifestGroup.objects.join(names)
+
+
+def _joined_groups(made: Plan) -> set[str]:
+    """The groups that have members they did not have before."""
+    joined = {row["group"] for row in made.created}
+    return joined | {columns["group"].new for columns in made.changed.values() if "group" in columns}
+
+
 def write_groups(made: Plan) -> dict[str, int]:
     """Create missing groups, write what is stated and differs, and return the ids of those that are needed.
 
@@ -37,11 +55,9 @@ def write_groups(made: Plan) -> dict[str, int]:
         bulk.insert(ManifestGroup, rows, skip_conflicts=True)
     for name, changes in sorted(made.changed_groups.items()):
         ManifestGroup.objects.filter(name=name).update(**{column: change.new for column, change in changes.items()})
-    needed = {row["group"] for row in made.created}
-    needed |= {columns["group"].new for columns in made.changed.values() if "group" in columns}
     return {
         name: id_
-        for part in chunks(sorted(needed))
+        for part in chunks(sorted(_joined_groups(made)))
         for name, id_ in ManifestGroup.objects.filter(name__in=part).values_list("name", "id")
     }
 

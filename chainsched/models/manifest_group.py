@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from django.core.validators import MaxValueValidator, MinValueValidator
-from django.db import models
+from django.db import connections, models
 from django.db.models import Q
 
 from chainsched.models.base import PinnedManager
@@ -11,11 +13,28 @@ from chainsched.models.doors import GroupActions
 
 
 class ManifestGroupQuerySet(models.QuerySet["ManifestGroup"]):
-    """Reads of groups."""
+    """Reads of groups, and their locks, which come before those on their members' states."""
 
     def restricting_dispatch(self) -> ManifestGroupQuerySet:
         """The groups whose rows may have to wait: disabled ones and those with a limit."""
         return self.filter(Q(is_enabled=False) | Q(max_active_jobs__isnull=False))
+
+    def join(self, names: Sequence[str]) -> None:
+        """Keep the switches of these groups as they are until members that are being written can be seen.
+
+        Any number may join side by side. SQLite needs no lock: the transaction has written before, so it is alone.
+        """
+        connection = connections[self.db]
+        if connection.vendor != "postgresql" or not names:
+            return
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT id FROM chainsched_manifestgroup WHERE name = ANY(%s) ORDER BY name FOR SHARE", [list(names)]
+            )
+
+    def lock(self, names: Sequence[str]) -> None:
+        """Lock groups that are about to change, in the order of their names."""
+        list(self.filter(name__in=names).order_by("name").select_for_update(no_key=True).values_list("id"))
 
 
 class ManifestGroup(GroupActions, models.Model):

@@ -1,0 +1,191 @@
+"""A family in the middle of its work, and what may happen to it next, as calls that somebody makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from chainsched import Cron, GiveUp, RunCondition
+from chainsched.domain import outcomes
+from chainsched.domain.outcomes import Finished, Outcome
+from chainsched.flow.activate import activate
+from chainsched.flow.dispatch import dispatch
+from chainsched.flow.evaluate import evaluate
+from chainsched.flow.execute import claim, hand_back
+from chainsched.flow.reap import reap
+from chainsched.flow.record import record
+from chainsched.models import DeadLetter, Manifest, ManifestGroup, Metadata, Process
+from chainsched.registry import registry
+from chainsched.testing import Workbench
+from tests.drive import manifest
+from tests.factories import make_process
+from tests.testapp import workflows
+
+HOURLY = Cron.hourly(minute=5)
+COMPLETED = outcomes.completed("pong")
+HOPELESS = outcomes.raised(GiveUp("the source is gone"))
+
+Call = Callable[[], Any]
+
+
+class Family:
+    """A parent with members a and b, a continuation that waits for them, a dormant child, and one that follows it."""
+
+    def __init__(self, bench: Workbench) -> None:
+        self.bench = bench
+        self.declare("a", "b")
+        bench.seed()
+        bench.advance(minutes=5)
+        self.worker = self.new_worker()
+
+    def declare(self, *members: str) -> None:
+        self.bench.schedules.clear()
+        chain = self.bench.schedules.schedule(workflows.ping, "parent", None, HOURLY, group="g")
+        for name in members:
+            chain = chain.include(workflows.ping, name, group="g", max_retries=1)
+        chain = chain.include(workflows.ping, "join", group="g", fan_in=True)
+        chain = chain.include(workflows.copy, "dormant", workflows.Slice("t"), group="g", dormant=True)
+        chain.then_include(workflows.ping, "after", group="g", run_condition=RunCondition.COMPLETION)
+
+    def new_worker(self) -> Process:
+        names = registry.names()
+        return make_process(workflows=names, started_at=self.bench.now, heartbeat_at=self.bench.now)
+
+    # Where it stands: each of these goes on from another one.
+
+    def parent_runs(self) -> None:
+        self.start()
+
+    def members_are_due(self) -> None:
+        self.parent_runs()
+        self.end("parent")
+
+    def members_wait(self) -> None:
+        self.members_are_due()
+        self.bench.manage()
+
+    def members_are_dispatched(self) -> None:
+        self.members_wait()
+        self.bench.dispatch()
+
+    def members_run(self) -> None:
+        self.members_are_dispatched()
+        self.claim()()
+
+    def all_run(self) -> None:
+        self.members_run()
+        manifest("parent").trigger()
+        self.start()
+
+    def parent_runs_and_a_member_is_due(self) -> None:
+        self.all_run()
+        self.end("a")
+        manifest("a").trigger(delay=0.001)
+        self.bench.advance(seconds=1)
+
+    def member_is_given_up(self) -> None:
+        self.members_run()
+        self.record("a", result=HOPELESS)()
+
+    def member_is_off(self) -> None:
+        self.parent_runs()
+        manifest("a").disable()
+
+    def group_is_off(self) -> None:
+        self.members_are_due()
+        self.group.disable()
+
+    def group_is_off_while_it_runs(self) -> None:
+        self.parent_runs()
+        self.group.disable()
+
+    def worker_is_silent(self) -> None:
+        """So long that it may be declared lost; it runs everybody."""
+        self.all_run()
+        self.bench.advance(minutes=1)
+
+    def worker_is_silent_before_it_claims(self) -> None:
+        self.members_are_dispatched()
+        self.bench.advance(minutes=1)
+
+    def two_stand_alone(self) -> None:
+        self.parent_runs()
+        for name in ("x", "y"):
+            Manifest.objects.schedule(workflows.ping, name, None, None, group="g")
+
+    def deploy_waits(self) -> None:
+        """Of code without a, and with somebody new."""
+        self.parent_runs()
+        self.declare("b", "new")
+
+    def deploy_waits_while_members_are_due(self) -> None:
+        self.members_are_due()
+        self.declare("b", "new")
+
+    # What happens next.
+
+    def start(self) -> None:
+        self.bench.manage()
+        self.bench.dispatch()
+        self.claim()()
+
+    def end(self, *names: str) -> None:
+        self.record(*names)()
+
+    def record(self, *names: str, result: Outcome = COMPLETED) -> Call:
+        running = Metadata.objects.active().filter(manifest_external_id__in=names)
+        finished = [Finished(execution.id, result) for execution in running]
+        assert len(finished) == len(names)
+        return lambda: record(finished, by=self.worker, now=self.bench.now).ended
+
+    def evaluate(self) -> int:
+        return evaluate(now=self.bench.now).queued
+
+    def dispatch(self) -> int:
+        return len(dispatch(workflows=registry.names(), now=self.bench.now).execution_ids)
+
+    def claim(self, worker: Process | None = None) -> Call:
+        names = registry.names()
+        return lambda: claim(process=worker or self.worker, workflows=names, limit=100, now=self.bench.now)
+
+    def hand_back(self) -> int:
+        return hand_back(process=self.worker, known=[])
+
+    def reap(self) -> Any:
+        return reap(now=self.bench.now)
+
+    def activate(self) -> Call:
+        """The parent's run wakes the dormant child."""
+        execution_id = Metadata.objects.in_progress().get(manifest_external_id="parent").id
+        return lambda: activate(
+            [("dormant", workflows.Slice("now"))],
+            parent_manifest_id=manifest("parent").id,
+            execution_id=execution_id,
+            process_id=self.worker.pk,
+        )
+
+    @property
+    def group(self) -> ManifestGroup:
+        return ManifestGroup.objects.get(name="g")
+
+    @property
+    def letter(self) -> DeadLetter:
+        return DeadLetter.objects.get()
+
+
+def depend(name: str, *, on: str, **options: Any) -> Call:
+    """Declare or change a dependent at run time."""
+    stated = {"group": "g", **options}
+    return lambda: Manifest.objects.schedule_dependent(workflows.ping, name, None, depends_on=on, **stated).external_id
+
+
+def adopt(name: str, *, by: str) -> Call:
+    return lambda: Manifest.objects.schedule_child(workflows.ping, name, None, parent=by).external_id
+
+
+def join_group(name: str) -> Call:
+    return lambda: Manifest.objects.schedule(workflows.ping, name, None, HOURLY, group="g").external_id
+
+
+def remove(name: str) -> Call:
+    return lambda: Manifest.objects.filter(external_id=name).delete()[0] > 0

@@ -1,0 +1,263 @@
+"""Races, named after who meets whom: in every interleaving the outcome is that of one after the other."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import pytest
+from django.db import transaction
+
+from chainsched.domain.states import ExecutionState
+from chainsched.flow.dispatch import dispatch
+from chainsched.flow.execute import claim
+from chainsched.models import Loop, Manifest, ManifestGroup, ManifestState, Metadata, WorkQueue, locks
+from chainsched.models.clock import database_now
+from chainsched.models.loop import DISPATCH
+from tests.concurrency.family import Call, Family, adopt, depend, join_group, remove
+from tests.concurrency.interleaving import Actor, actors, interleave
+from tests.concurrency.threads import at_once
+from tests.drive import manifest, new_bench
+from tests.factories import make_dependent, make_execution, make_manifest, make_process, make_queue_row
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.postgres, pytest.mark.django_db(transaction=True)]
+
+
+@pytest.fixture
+def family() -> Iterator[Family]:
+    with new_bench() as bench:
+        yield Family(bench)
+
+
+@pytest.fixture(autouse=True)
+def no_deadlock(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Deadlocks are survived by trying again, so nothing else would tell of them."""
+    with caplog.at_level("INFO", logger="chainsched.flow.transact"):
+        yield
+    assert "busy" not in caplog.text
+
+
+def test_manager_against_manager(family):
+    family.members_are_due()
+    tried = interleave(family.bench, family.evaluate, family.evaluate)
+    assert {sum(answers) for answers in tried.answers} == {2}
+    assert tried.waits == 0, "managers pass over each other's rows"
+
+
+def test_dispatcher_against_dispatcher_with_room_for_one(family):
+    family.members_wait()
+    ManifestGroup.objects.filter(name="g").update(max_active_jobs=1)
+    tried = interleave(family.bench, family.dispatch, family.dispatch)
+    assert {sum(answers) for answers in tried.answers} == {1}
+    assert tried.waits > 5, "the second turn waits for the first"
+
+
+def test_worker_against_worker(family):
+    family.members_are_dispatched()
+    tried = interleave(family.bench, family.claim(), family.claim(family.new_worker()))
+    assert {sum(map(len, answers)) for answers in tried.answers} == {2}
+    assert tried.waits == 0, "workers pass over each other's rows"
+
+
+def test_record_against_record_of_the_same_execution(family):
+    family.members_run()
+    tried = interleave(family.bench, family.record("a"), family.record("a"))
+    assert {sum(map(len, answers)) for answers in tried.answers} == {1}
+    assert tried.waits > 5, "the second record waits for the first"
+
+
+def test_record_against_record_of_the_last_two_members_of_a_fan_in(family):
+    family.members_run()
+    tried = interleave(family.bench, family.record("a"), family.record("b"))
+    assert tried.waits > 5, "both lock the continuation"
+
+
+def test_retry_against_retry(family):
+    family.member_is_given_up()
+    tried = interleave(family.bench, family.letter.retry, family.letter.retry)
+    assert {sum(len(answer.done) for answer in answers) for answers in tried.answers} == {1}
+    said = {text for answers in tried.answers for answer in answers for text in answer.skipped.values()}
+    assert all(text.startswith("already retried by") for text in said)
+
+
+def test_edge_against_edge_the_other_way(family):
+    family.two_stand_alone()
+    tried = interleave(family.bench, depend("x", on="y"), depend("y", on="x"))
+    assert {sorted(answers)[0] for answers in tried.answers} == {"CycleError"}
+
+
+class Race(NamedTuple):
+    """Who meets whom, and where the family stands."""
+
+    first: str
+    second: str
+    given: Callable[[Family], None]
+    calls: Callable[[Family], tuple[Call, Call]]
+
+
+# Those that the design names, each in one order; all others, and the other orders, take minutes.
+NAMED = [
+    Race("record", "record of a dependent", Family.all_run, lambda f: (f.record("parent"), f.record("a"))),
+    Race("record", "evaluate", Family.parent_runs_and_a_member_is_due, lambda f: (f.record("parent"), f.evaluate)),
+    Race("cancel", "record", Family.members_run, lambda f: (manifest("a").cancel, f.record("a"))),
+    Race("enable", "record of the parent", Family.member_is_off, lambda f: (manifest("a").enable, f.record("parent"))),
+    Race("reap", "record", Family.worker_is_silent, lambda f: (f.reap, f.record("a", "parent"))),
+    Race("record", "reap", Family.worker_is_silent, lambda f: (f.record("a", "parent"), f.reap)),
+    Race("activate", "reap", Family.worker_is_silent, lambda f: (f.activate(), f.reap)),
+]
+OTHERS = [
+    Race("cancel", "record of the parent", Family.all_run, lambda f: (manifest("a").cancel, f.record("parent"))),
+    Race("cancel", "dispatch", Family.members_wait, lambda f: (manifest("a").cancel, f.dispatch)),
+    Race("cancel", "claim", Family.members_are_dispatched, lambda f: (manifest("a").cancel, f.claim())),
+    Race("cancel", "evaluate", Family.members_are_due, lambda f: (manifest("a").cancel, f.evaluate)),
+    Race("cancel", "cancel of a sibling", Family.members_wait, lambda f: (manifest("a").cancel, manifest("b").cancel)),
+    Race("enable", "evaluate", Family.member_is_off, lambda f: (manifest("a").enable, f.evaluate)),
+    Race("disable", "record of the parent", Family.parent_runs, lambda f: (manifest("a").disable, f.record("parent"))),
+    Race(
+        "disable", "record of the same", Family.parent_runs, lambda f: (manifest("parent").disable, f.record("parent"))
+    ),
+    Race("disable", "record of a sibling", Family.members_run, lambda f: (manifest("a").disable, f.record("b"))),
+    Race("disable", "evaluate", Family.members_are_due, lambda f: (manifest("a").disable, f.evaluate)),
+    Race("disable", "dispatch", Family.members_wait, lambda f: (manifest("a").disable, f.dispatch)),
+    Race("trigger", "record", Family.members_run, lambda f: (manifest("a").trigger, f.record("a"))),
+    Race("trigger", "record of the parent", Family.parent_runs, lambda f: (manifest("a").trigger, f.record("parent"))),
+    Race("trigger", "evaluate", Family.members_are_due, lambda f: (manifest("a").trigger, f.evaluate)),
+    Race("trigger", "dispatch", Family.members_wait, lambda f: (manifest("a").trigger, f.dispatch)),
+    Race("trigger", "cancel", Family.members_wait, lambda f: (manifest("a").trigger, manifest("a").cancel)),
+    Race("trigger", "trigger", Family.parent_runs, lambda f: (manifest("a").trigger, manifest("a").trigger)),
+    Race("trigger", "remove", Family.members_are_due, lambda f: (manifest("a").trigger, remove("a"))),
+    Race("retry", "acknowledge", Family.member_is_given_up, lambda f: (f.letter.retry, f.letter.acknowledge)),
+    Race("retry", "remove", Family.member_is_given_up, lambda f: (f.letter.retry, remove("a"))),
+    Race(
+        "acknowledge", "record of a sibling", Family.member_is_given_up, lambda f: (f.letter.acknowledge, f.record("b"))
+    ),
+    Race("acknowledge", "trigger", Family.member_is_given_up, lambda f: (f.letter.acknowledge, manifest("a").trigger)),
+    Race("reap", "claim", Family.worker_is_silent_before_it_claims, lambda f: (f.reap, f.claim())),
+    Race("reap", "hand back", Family.worker_is_silent, lambda f: (f.reap, f.hand_back)),
+    Race("reap", "reap", Family.worker_is_silent, lambda f: (f.reap, f.reap)),
+    Race("activate", "record", Family.parent_runs, lambda f: (f.activate(), f.record("parent"))),
+    Race("activate", "trigger", Family.parent_runs, lambda f: (f.activate(), manifest("dormant").trigger)),
+    Race("activate", "remove", Family.parent_runs, lambda f: (f.activate(), remove("dormant"))),
+    Race("remove", "record", Family.members_run, lambda f: (remove("a"), f.record("a"))),
+    Race("remove", "record of a sibling", Family.members_run, lambda f: (remove("a"), f.record("b"))),
+    Race("remove", "record of the parent", Family.parent_runs, lambda f: (remove("a"), f.record("parent"))),
+    Race("remove of the parent", "record", Family.all_run, lambda f: (remove("parent"), f.record("parent"))),
+    Race("remove", "evaluate", Family.members_are_due, lambda f: (remove("a"), f.evaluate)),
+    Race("remove", "dispatch", Family.members_wait, lambda f: (remove("a"), f.dispatch)),
+    Race(
+        "new parent", "record of the old", Family.two_stand_alone, lambda f: (depend("a", on="x"), f.record("parent"))
+    ),
+    Race("new dependent", "record", Family.parent_runs, lambda f: (depend("new", on="parent"), f.record("parent"))),
+    Race("new join", "record", Family.members_run, lambda f: (depend("new", on="parent", fan_in=True), f.record("a"))),
+    Race("new child", "record", Family.parent_runs, lambda f: (adopt("new", by="parent"), f.record("parent"))),
+    Race("edit", "evaluate", Family.members_are_due, lambda f: (depend("a", on="parent", priority=9), f.evaluate)),
+    Race("edit", "dispatch", Family.members_wait, lambda f: (depend("a", on="parent", priority=9), f.dispatch)),
+    Race("enable of a group", "evaluate", Family.group_is_off, lambda f: (f.group.enable, f.evaluate)),
+    Race(
+        "enable of a group", "record", Family.group_is_off_while_it_runs, lambda f: (f.group.enable, f.record("parent"))
+    ),
+    Race("enable of a group", "new member", Family.group_is_off, lambda f: (f.group.enable, join_group("new"))),
+    Race("disable of a group", "evaluate", Family.members_are_due, lambda f: (f.group.disable, f.evaluate)),
+    Race("disable of a group", "dispatch", Family.members_wait, lambda f: (f.group.disable, f.dispatch)),
+    Race("disable of a group", "trigger", Family.members_are_due, lambda f: (f.group.disable, manifest("a").trigger)),
+    Race("seed", "record", Family.deploy_waits, lambda f: (f.bench.seed, f.record("parent"))),
+    Race("seed", "evaluate", Family.deploy_waits_while_members_are_due, lambda f: (f.bench.seed, f.evaluate)),
+    Race("seed", "trigger", Family.deploy_waits, lambda f: (f.bench.seed, manifest("a").trigger)),
+    Race("seed", "seed", Family.deploy_waits, lambda f: (f.bench.seed, f.bench.seed)),
+]
+
+
+def cases() -> Iterator[Any]:
+    for race in [*NAMED, *OTHERS]:
+        marks = [] if race in NAMED else [pytest.mark.slow]
+        yield pytest.param(race, False, id=f"{race.first} against {race.second}", marks=marks)
+        yield pytest.param(race, True, id=f"{race.second} against {race.first}, back", marks=[pytest.mark.slow])
+
+
+@pytest.mark.parametrize(("race", "is_turned"), list(cases()))
+def test_in_every_interleaving(family, race, is_turned):
+    race.given(family)
+    first, second = race.calls(family)
+    tried = interleave(family.bench, *((second, first) if is_turned else (first, second)))
+    assert tried.stops > 1
+
+
+def test_a_trigger_inside_a_long_transaction_delays_nobody_but_the_end_of_its_parent(family, monkeypatch):
+    """A dependent's state is among what the record of its parent locks; that one result is brought again later."""
+    monkeypatch.setattr(locks, "LOCK_TIMEOUT", "200ms")
+    family.all_run()
+    family.end("a")
+    Manifest.objects.filter(external_id="after").update(is_enabled=False)
+    meanwhile: list[Call] = [
+        family.evaluate,
+        family.dispatch,
+        family.claim(),
+        family.reap,
+        manifest("b").trigger,
+        manifest("join").trigger,
+        family.activate(),
+        family.bench.seed,
+    ]
+    of_parent = family.record("parent")
+    with actors(1) as (other,):
+        with transaction.atomic():
+            manifest("a").trigger()
+            for call in meanwhile:
+                other.start(call)
+                assert not is_held_up(other), call
+                other.result()
+            other.start(of_parent)
+            assert other.result() == [], "it gave up waiting and keeps its result"
+        other.start(of_parent)
+        assert len(other.result()) == 1
+    family.bench.drain()
+    assert Metadata.objects.filter(manifest_external_id="a").count() == 3, "for the parent, on demand, and again"
+
+
+def is_held_up(actor: Actor) -> bool:
+    """Wait until it is done or waits for a lock; whether it waits."""
+    return bool(wait_until(lambda: actor.is_done or actor.is_held(), interval=0.001)) and not actor.is_done
+
+
+def test_a_dispatcher_takes_its_time_after_its_lock():
+    """Otherwise what starts would seem to have started before that had ended which made room for it."""
+    make_queue_row(make_manifest(state={}))
+    with actors(1) as (other,):
+        with transaction.atomic():
+            Loop.objects.hold(DISPATCH, now=database_now())
+            other.start(lambda: dispatch(workflows=["testapp.ping"]))
+            assert is_held_up(other)
+            released_at = database_now()
+        other.result()
+    assert Metadata.objects.get().created_at > released_at
+
+
+def test_a_worker_takes_its_time_after_its_lock():
+    make_execution(make_manifest(state={}), created_at=database_now())
+    worker = make_process()
+    with actors(1) as (other,):
+        other.start(lambda: claim(process=worker, workflows=["testapp.ping"], limit=1), stop_after=2)
+        assert other.stops()
+        locked_at = database_now()
+        other.go_on()
+        other.result()
+    assert Metadata.objects.get().claimed_at > locked_at
+
+
+@pytest.mark.slow
+def test_the_last_two_members_of_a_fan_in_that_end_at_one_barrier_fire_it_once_two_hundred_times(family):
+    for _ in range(200):
+        worker, parent = make_process(), make_manifest(state={})
+        cause = make_execution(parent, state=ExecutionState.COMPLETED)
+        numbers = {"due_execution": cause.id, "covered_execution": cause.id, "owed_to": parent.id}
+        members = [make_dependent(parent, state=numbers) for _ in range(2)]
+        join = make_dependent(parent, is_fan_in_continuation=True, state={"due_execution": cause.id})
+        for member in members:
+            make_execution(member, state=ExecutionState.IN_PROGRESS, process=worker)
+        family.worker = worker
+        ended = at_once(*(family.record(member.external_id) for member in members))
+        assert [len(ids) for ids in ended] == [1, 1]
+        assert ManifestState.objects.get(manifest=join).next_run_at == family.bench.now
+        assert family.evaluate() <= 2, "the continuation, and once the family's parent"
+        assert WorkQueue.objects.filter(manifest=join).count() == 1
+        assert WorkQueue.objects.get(manifest=join).parent_execution_id == cause.id
+        assert family.evaluate() == 0
