@@ -16,7 +16,7 @@ from uuid import UUID
 from django.db.models import QuerySet
 
 from chainsched.conf import get_config
-from chainsched.domain.answers import Ancestry, Answer, Cancelled, Explanation, Resolved
+from chainsched.domain.answers import Ancestry, Answer, Cancelled, Explanation, Health, Resolved
 from chainsched.domain.declarations import Declaration, DependentOptions, Items, Options
 from chainsched.domain.inputs import OWN_INPUT
 from chainsched.domain.schedules import Once, Schedule
@@ -28,6 +28,7 @@ from chainsched.flow.adopt import adopt
 from chainsched.flow.cancel import cancel as cancel_work
 from chainsched.flow.cancel import cancel_execution as stop_execution
 from chainsched.flow.cancel_tree import cancel_tree
+from chainsched.flow.examine import examine
 from chainsched.flow.explain import explain as explain_manifest
 from chainsched.flow.plan import Origin, chunks
 from chainsched.flow.remove import remove as remove_manifests
@@ -165,6 +166,11 @@ def explain(manifest: Manifest) -> Explanation:
     now = database_now()
     _check_exists(manifest)
     return explain_manifest(manifest.id, workflows=get_server().known_workflows(now=now), now=now)
+
+
+def health() -> Health:
+    """Whether loops turn and processes live, by the database's clock."""
+    return examine(now=database_now())
 
 
 def enable(manifest: Manifest) -> bool:

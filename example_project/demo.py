@@ -181,7 +181,7 @@ def _running() -> Iterator[list[Child]]:
     with ExitStack() as stack:
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chainsched-demo-")))
         site = _start("admin site", ["runserver", "--noreload", address], logs=logs, stack=stack)
-        scheduler = _start("scheduler", ["run_scheduler", "--workers", "4"], logs=logs, stack=stack)
+        scheduler = _start("scheduler", ["run_scheduler", "--processes", "2", "--threads", "2"], logs=logs, stack=stack)
         _wait_for(site, port)
         print(f"The admin is at http://{address}/admin/")
         print(f"Log in as {USERNAME!r} with the password {PASSWORD!r}: for this demo only. Ctrl-C stops everything.")

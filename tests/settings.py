@@ -5,6 +5,7 @@ Unset or `sqlite`: SQLite; conftest.py gives each test process a file of its own
 `postgresql://user@host:port/name` or `postgresql://user@/name?host=/socket/directory`: PostgreSQL.
 """
 
+import json
 import os
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -89,3 +90,6 @@ SECRET_KEY = "for tests only"
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 USE_TZ = True
 TIME_ZONE = "UTC"
+
+# For the processes that tests start: options as JSON.
+CHAINSCHED = json.loads(os.environ.get("CHAINSCHED_TEST_SETTINGS") or "{}")

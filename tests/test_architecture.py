@@ -22,7 +22,7 @@ LAYERS: list[set[str]] = [
     {"flow", "migrations"},
     {"servers"},
     {"runtime", "api"},
-    {"management", "admin", "contrib", "testing"},
+    {"management", "admin", "contrib", "testing", "views", "urls"},
     {"apps", "checks"},
 ]
 RANKS = {name: rank for rank, names in enumerate(LAYERS) for name in names}

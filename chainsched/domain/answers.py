@@ -120,6 +120,24 @@ class Ancestry:
 
 
 @dataclass(frozen=True, slots=True)
+class Health:
+    """Whether everything that should be alive is: what is wrong, what is worth knowing, and who lives."""
+
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    loops: Mapping[str, datetime] = field(default_factory=dict)
+    processes: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def is_healthy(self) -> bool:
+        return not self.problems
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**asdict(self), "is_healthy": self.is_healthy}
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """Something that must never be, found in the rows: which claim it breaks, what breaks it, and the evidence."""
 

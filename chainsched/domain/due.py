@@ -121,6 +121,7 @@ class Facts:
     due_execution: int
     covered_execution: int
     last_finished_run: datetime | None
+    occurrence_at: datetime | None = None
     is_waiting_for_siblings: bool = False
     open_item: OpenItem | None = None
 
@@ -138,6 +139,7 @@ class Decision:
     source: Source | None = None
     scheduled_for: datetime | None = None
     look_again_at: datetime | None = None
+    occurrence_at: datetime | None = None
     detail: str = ""
 
     @property
@@ -158,7 +160,8 @@ def decide(facts: Facts, *, now: datetime) -> Decision:
     decision = _decide_by_itself(facts, now)
     if decision.is_yes:
         return decision
-    return replace(decision, look_again_at=_earliest(decision.look_again_at, _wish(facts)))
+    own = decision.look_again_at
+    return replace(decision, look_again_at=_earliest(own, _wish(facts)), occurrence_at=own)
 
 
 def alarm(facts: Facts, *, now: datetime, is_fresh: bool = False) -> datetime | None:
@@ -176,11 +179,23 @@ def alarm(facts: Facts, *, now: datetime, is_fresh: bool = False) -> datetime | 
         is_ready = facts.is_behind_parent and not facts.is_waiting_for_siblings
         return _earliest(now if is_ready else None, wish)
     try:
-        return _earliest(_next_run(facts, now=now, is_fresh=is_fresh), wish)
+        return _earliest(occurrence(facts, now=now, is_fresh=is_fresh), wish)
     except InvalidSchedule:
         if wish is None:
             raise
         return wish
+
+
+def occurrence(facts: Facts, *, now: datetime, is_fresh: bool = False) -> datetime | None:
+    """When its own schedule makes the manifest run next; None while something is open or forbids it.
+
+    One that is set stays until a run spends it or the schedule begins anew: wishes come and go beside it.
+    """
+    if facts.open_item is not None or not facts.schedule_type.is_timed or find_obstacle(facts) is not None:
+        return None
+    if facts.occurrence_at is not None and not is_fresh:
+        return facts.occurrence_at
+    return _next_run(facts, now=now, is_fresh=is_fresh)
 
 
 def find_obstacle(facts: Facts) -> Reason | None:
@@ -267,9 +282,6 @@ def _after_exclusion(timing: Timing, now: datetime) -> datetime | None:
 
 def _next_run(facts: Facts, *, now: datetime, is_fresh: bool) -> datetime | None:
     timing = timing_of(facts)
-    if facts.next_run_at is not None and facts.next_run_at <= now and not is_fresh:
-        # An occurrence that has come and that no turn has looked at yet is not passed over.
-        return facts.next_run_at
     if not isinstance(timing.schedule, Interval):
         return next_occurrence(timing, after=now) if is_fresh else next_run(timing, after=now)
     interval = timedelta(seconds=timing.schedule.seconds)

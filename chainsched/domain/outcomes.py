@@ -50,10 +50,11 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """An execution and how it ended."""
+    """An execution and how it ended; ``began_after`` are the seconds from its claim to its beginning, if known."""
 
     execution_id: int
     outcome: Outcome
+    began_after: float | None = None
 
 
 def completed(output: Any) -> Outcome:

@@ -8,6 +8,8 @@ from datetime import datetime
 from typing import Any, Protocol
 from uuid import UUID
 
+MAX_PROGRESS_TEXT = 500
+
 
 class RunControl(Protocol):
     """What the engine does on behalf of a run."""
@@ -17,7 +19,11 @@ class RunControl(Protocol):
         ...
 
     def is_cancelled(self) -> bool:
-        """Whether somebody asked this run to stop."""
+        """Whether somebody asked this run to stop, or its time is up."""
+        ...
+
+    def report(self, progress: Any) -> None:
+        """Show how far the run says it is."""
         ...
 
 
@@ -52,8 +58,12 @@ class RunContext:
         return self._control.activate(activations)
 
     def is_cancelled(self) -> bool:
-        """Whether somebody asked this run to stop; a long job asks now and then, and raises to end as cancelled.
+        """Whether somebody asked this run to stop, or its time is up.
 
-        Each call is one small query.
+        A long job asks now and then, and raises or returns to end before it is interrupted.
         """
         return self._control.is_cancelled()
+
+    def progress(self, done: float, total: float | None = None, message: str = "") -> None:
+        """Show how far the run is. Call it as often as you like: it is passed on now and then."""
+        self._control.report({"done": done, "total": total, "message": message[:MAX_PROGRESS_TEXT]})

@@ -1,21 +1,25 @@
 """Beside the stages: set the alarm. Nothing else writes ``next_run_at``.
 
 Reads:  the facts of manifests whose states the caller has locked.
-Writes: ``next_run_at``, and with ``spend`` what an opened queue row covers.
+Writes: ``next_run_at`` and ``occurrence_at``, and with ``spend`` what an opened queue row covers.
 Next:   the manager looks at a manifest when its alarm comes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Collection, Mapping
 from datetime import datetime
+from typing import NamedTuple
 
 from chainsched.domain import due
 from chainsched.domain.due import Facts
 from chainsched.exceptions import InvalidSchedule
+from chainsched.flow.announce import wake
 from chainsched.models import ManifestState, bulk
 from chainsched.models.facts import load_facts
+from chainsched.models.notices import MANAGER
 
 logger = logging.getLogger(__name__)
 
@@ -27,15 +31,29 @@ def arm(manifest_ids: Collection[int], *, now: datetime, is_fresh: bool = False)
     """
     if not manifest_ids:
         return 0
-    facts = load_facts(manifest_ids)
-    alarms = {known.manifest_id: _alarm(known, now=now, is_fresh=is_fresh) for known in facts}
-    changed = {known.manifest_id for known in facts if alarms[known.manifest_id] != known.next_run_at}
-    return set_alarms({manifest_id: alarms[manifest_id] for manifest_id in changed})
+    facts = {known.manifest_id: known for known in load_facts(manifest_ids)}
+    alarms = {manifest_id: _alarm(known, now=now, is_fresh=is_fresh) for manifest_id, known in facts.items()}
+    changed = {id_: alarm for id_, alarm in alarms.items() if alarm.next_run_at != facts[id_].next_run_at}
+    moved = {id_: alarm for id_, alarm in alarms.items() if alarm.occurrence_at != facts[id_].occurrence_at}
+    if any(alarm.next_run_at is not None and alarm.next_run_at <= now for alarm in changed.values()):
+        wake(MANAGER)
+    set_alarms(changed | moved)
+    return len(changed)
 
 
-def set_alarms(alarms: Mapping[int, datetime | None]) -> int:
-    """Write the alarms that a decision named; None disarms."""
-    rows = [{"manifest": manifest_id, "next_run_at": at} for manifest_id, at in sorted(alarms.items())]
+class Alarm(NamedTuple):
+    """When the manager looks next, and the part of it that is the schedule's own."""
+
+    next_run_at: datetime | None = None
+    occurrence_at: datetime | None = None
+
+
+def set_alarms(alarms: Mapping[int, Alarm]) -> int:
+    """Write the alarms that a decision named; an empty one disarms."""
+    rows = [
+        {"manifest": manifest_id, "next_run_at": alarm.next_run_at, "occurrence_at": alarm.occurrence_at}
+        for manifest_id, alarm in sorted(alarms.items())
+    ]
     return len(bulk.update(ManifestState, rows, key="manifest"))
 
 
@@ -45,9 +63,12 @@ def spend(manifest_ids: Collection[int], *, now: datetime, is_covering: bool) ->
         ManifestState.objects.spend(manifest_ids, now=now, is_covering=is_covering)
 
 
-def _alarm(facts: Facts, *, now: datetime, is_fresh: bool) -> datetime | None:
+def _alarm(facts: Facts, *, now: datetime, is_fresh: bool) -> Alarm:
     try:
-        return due.alarm(facts, now=now, is_fresh=is_fresh)
+        next_run_at = due.alarm(facts, now=now, is_fresh=is_fresh)
     except InvalidSchedule as error:
         logger.error("Manifest %s gets no alarm: its schedule cannot be computed. %s", facts.external_id, error)
-        return None
+        return Alarm()
+    with contextlib.suppress(InvalidSchedule):
+        return Alarm(next_run_at, due.occurrence(facts, now=now, is_fresh=is_fresh))
+    return Alarm(next_run_at)

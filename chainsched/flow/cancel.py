@@ -13,11 +13,13 @@ from datetime import datetime
 from chainsched.domain.answers import Cancelled
 from chainsched.domain.outcomes import Finished, Outcome
 from chainsched.domain.states import ExecutionState
+from chainsched.flow.announce import wake
 from chainsched.flow.arm import arm
 from chainsched.flow.dependents import find_continuations, with_steady_edges
 from chainsched.flow.record import record
 from chainsched.flow.transact import transact
 from chainsched.models import Manifest, ManifestState, Metadata, WorkQueue
+from chainsched.models.notices import WORKER
 
 
 def cancel(manifest_ids: Collection[int], *, reason: str, now: datetime) -> Cancelled:
@@ -42,6 +44,8 @@ def _cancel_execution(execution_id: int, *, reason: str, now: datetime) -> Cance
 
 def stop(active: Collection[Metadata], *, reason: str, now: datetime) -> Cancelled:
     """Tell executions to stop, and end at once those that have not begun; the caller has locked their manifests."""
+    if active:
+        wake(WORKER)
     told = set(Metadata.objects.request_cancel([row.id for row in active], reason=reason))
     pending = [row.id for row in active if row.state == ExecutionState.PENDING]
     ended = record([Finished(id_, Outcome(ExecutionState.CANCELLED)) for id_ in pending], now=now).ended

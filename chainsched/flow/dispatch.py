@@ -18,12 +18,13 @@ from uuid import uuid4
 from chainsched.conf import get_config
 from chainsched.domain.capacity import Candidate, Room, admit, advance_turns, room
 from chainsched.domain.states import QueueStatus
-from chainsched.flow.announce import announce_executions
+from chainsched.flow.announce import announce_executions, wake
 from chainsched.flow.cancel_tree import cancel_tree
 from chainsched.flow.transact import transact
 from chainsched.models import CancelledTree, DeadLetter, Loop, ManifestGroup, Metadata, WorkQueue, bulk
 from chainsched.models.clock import database_now
 from chainsched.models.loop import DISPATCH
+from chainsched.models.notices import WORKER
 from chainsched.signals import execution_dispatched
 
 logger = logging.getLogger(__name__)
@@ -58,6 +59,8 @@ def dispatch(*, workflows: Collection[str], now: datetime | None = None, limit: 
         _link_letters(chosen.rows, created)
         _advance(loop, chosen.rows)
         announce_executions(execution_dispatched, created.values())
+        if created:
+            wake(WORKER)
     for root_execution_id in chosen.cancelled_trees:
         cancel_tree(root_execution_id, reason=LATE_FOR_TREE, now=now)
     if len(created) < len(chosen.rows):

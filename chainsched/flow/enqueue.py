@@ -19,9 +19,11 @@ from chainsched.domain.capacity import assign_turns, effective_priority
 from chainsched.domain.inputs import OWN_INPUT
 from chainsched.domain.states import QueueStatus, ScheduleType, Source
 from chainsched.flow import arm
+from chainsched.flow.announce import wake
 from chainsched.models import CancelledTree, Loop, Manifest, Metadata, WorkQueue, bulk
 from chainsched.models.loop import DISPATCH
 from chainsched.models.manifest_state import is_waiting_for_siblings
+from chainsched.models.notices import DISPATCHER
 
 logger = logging.getLogger(__name__)
 
@@ -89,11 +91,17 @@ def enqueue(orders: Sequence[Order], *, now: datetime) -> dict[int, int]:
     rows = _without_cancelled_trees(rows, now=now)
     written = bulk.insert(WorkQueue, rows, returning=("id", "manifest"), skip_conflicts=True)
     opened = {row["manifest"]: row["id"] for row in written}
+    if any(_may_go_at_once(order, now=now) for order in possible if order.manifest_id in opened):
+        wake(DISPATCHER)
     fresh = [order.manifest_id for order in possible if not order.is_continued and order.manifest_id in opened]
     # A continuation that somebody runs while its siblings are at work does not stand for the run after them.
     arm.spend([id_ for id_ in fresh if not jobs[id_]["is_waiting"]], now=now, is_covering=True)
     arm.spend([id_ for id_ in fresh if jobs[id_]["is_waiting"]], now=now, is_covering=False)
     return opened
+
+
+def _may_go_at_once(order: Order, *, now: datetime) -> bool:
+    return order.not_before is None or order.not_before <= now
 
 
 def _without_cancelled_trees(rows: list[dict[str, Any]], *, now: datetime) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from chainsched.domain.due import Decision, Reason, decide
-from chainsched.flow.arm import set_alarms
+from chainsched.flow.arm import Alarm, set_alarms
 from chainsched.flow.enqueue import Order, enqueue
 from chainsched.flow.transact import TRANSIENT, in_parts, transact
 from chainsched.models import ManifestState
@@ -74,7 +74,7 @@ def _judge(locked: Sequence[int], *, now: datetime) -> Evaluated:
     orders = [_order(manifest_id, decision) for manifest_id, decision in decisions.items() if decision.is_yes]
     refused = {manifest_id: decision for manifest_id, decision in decisions.items() if not decision.is_yes}
     queued = enqueue(orders, now=now)
-    set_alarms({manifest_id: decision.look_again_at for manifest_id, decision in refused.items()})
+    set_alarms({id_: Alarm(decision.look_again_at, decision.occurrence_at) for id_, decision in refused.items()})
     for manifest_id, decision in refused.items():
         level = logging.ERROR if decision.reason is Reason.UNSCHEDULABLE else logging.DEBUG
         logger.log(level, "Manifest %d is not queued: %s.", manifest_id, decision.in_words)
@@ -93,4 +93,4 @@ def _put_aside(manifest_id: int, error: Exception) -> None:
     logger.error("Manifest %d cannot be queued and is put aside: %s", manifest_id, error)
     with transact():
         ManifestState.objects.lock([manifest_id])
-        set_alarms({manifest_id: None})
+        set_alarms({manifest_id: Alarm()})

@@ -8,10 +8,10 @@ Next:   record.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 from uuid import UUID
 
 from chainsched import scope
@@ -27,6 +27,8 @@ from chainsched.flow.transact import transact
 from chainsched.models import Metadata, Process
 from chainsched.registry import Workflow, registry
 from chainsched.signals import execution_started
+
+RunAsync = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +53,29 @@ class Claim:
     root_correlation_id: str
 
 
-def claim(*, process: Process, workflows: Collection[str], limit: int, now: datetime | None = None) -> list[Claim]:
-    """Take up to ``limit`` pending executions that begin at once; nothing once this process was declared lost.
+class Line(Protocol):
+    """What connects a running job with its worker."""
+
+    def is_cancelled(self) -> bool:
+        """Whether the job should stop."""
+        ...
+
+    def report(self, progress: Any) -> None:
+        """Pass on how far the job says it is."""
+        ...
+
+
+def claim(
+    *, process: Process, workflows: Collection[str], limit: int, is_begun: bool = True, now: datetime | None = None
+) -> list[Claim]:
+    """Take up to ``limit`` pending executions; nothing once this process was declared lost.
 
     The time is read after the rows are locked, unless it is given, so that none begins before it was dispatched.
     """
     if limit < 1:
         return []
     with transact():
-        rows = Metadata.objects.claim(process=process, workflows=workflows, limit=limit, now=now)
+        rows = Metadata.objects.claim(process=process, workflows=workflows, limit=limit, is_begun=is_begun, now=now)
         announce_executions(execution_started, [row.id for row in rows])
     return [_claim_of(row, process=process) for row in rows]
 
@@ -70,31 +86,56 @@ def hand_back(*, process: Process, known: Collection[int]) -> int:
         return Metadata.objects.hand_back(process=process, known=known)
 
 
-def execute(item: Claim) -> Outcome:
+def begin(delays: Mapping[int, float], *, process: Process) -> int:
+    """Note that the code of claims runs: a process that dies from now on has used an attempt."""
+    with transact():
+        return Metadata.objects.begin(delays, process=process)
+
+
+def note_progress(progress: Mapping[int, Any], *, process: Process) -> int:
+    """Write down how far jobs say they are."""
+    with transact():
+        return Metadata.objects.note_progress(progress, process=process)
+
+
+def find_cancelled(*, process: Process) -> set[int]:
+    """Which of a process's executions somebody asked to stop."""
+    asked = Metadata.objects.in_progress().filter(process=process, cancel_requested=True)
+    return set(asked.values_list("id", flat=True))
+
+
+def release(execution_ids: Collection[int], *, process: Process) -> int:
+    """Give back claims whose code never began: they count as nothing."""
+    with transact():
+        return Metadata.objects.release(execution_ids, process_ids=[process.pk])
+
+
+def execute(item: Claim, *, line: Line | None = None, run_async: RunAsync = asyncio.run) -> Outcome:
     """Run the workflow of a claim and say how it ended; whatever the project's code raises becomes an outcome.
 
     Never called inside a transaction.
     """
+    line = line or _DatabaseLine(item)
     try:
         workflow = registry.get(item.workflow)
     except UnknownWorkflow as error:
         return outcomes.failed(FailureType.UNKNOWN_WORKFLOW, str(error))
     try:
         with scope.begin(str(item.correlation_id), root_correlation_id=item.root_correlation_id):
-            return _call(item, workflow)
+            return _call(item, workflow, line, run_async)
     except BaseException as error:  # noqa: BLE001 - the one place where the project's code may raise anything
         return outcomes.raised(error)
 
 
-def _call(item: Claim, workflow: Workflow) -> Outcome:
+def _call(item: Claim, workflow: Workflow, line: Line, run_async: RunAsync) -> Outcome:
     """Load the input, call the function, store what it returned; all three run code of the project."""
     try:
         value = workflow.input_type.load(item.input)
     except InvalidInput as error:
         return outcomes.failed(FailureType.BAD_INPUT, str(error))
-    returned = workflow.function(**workflow.arguments(value, run=_run_context(item, workflow)))
+    returned = workflow.function(**workflow.arguments(value, run=_run_context(item, workflow, line)))
     if workflow.is_async:
-        returned = asyncio.run(returned)
+        returned = run_async(returned)
     try:
         what = f"The output of workflow {workflow.name}"
         return outcomes.completed(to_document(returned, what=what, max_bytes=get_config().max_output_bytes))
@@ -107,6 +148,7 @@ class _Control(RunControl):
     """What a run may ask of the engine, tied to the claim under which it runs."""
 
     item: Claim
+    line: Line
 
     def activate(self, activations: Iterable[tuple[str, Any]]) -> list[str]:
         return activate(
@@ -117,10 +159,26 @@ class _Control(RunControl):
         )
 
     def is_cancelled(self) -> bool:
+        return self.line.is_cancelled()
+
+    def report(self, progress: Any) -> None:
+        self.line.report(progress)
+
+
+@dataclass(frozen=True, slots=True)
+class _DatabaseLine(Line):
+    """For a job that no worker watches over, as in tests: everything is asked of the rows."""
+
+    item: Claim
+
+    def is_cancelled(self) -> bool:
         return Metadata.objects.filter(id=self.item.execution_id, cancel_requested=True).exists()
 
+    def report(self, progress: Any) -> None:
+        Metadata.objects.in_progress().filter(id=self.item.execution_id).update(progress=progress)
 
-def _run_context(item: Claim, workflow: Workflow) -> RunContext:
+
+def _run_context(item: Claim, workflow: Workflow, line: Line) -> RunContext:
     return RunContext(
         execution_id=item.execution_id,
         correlation_id=item.correlation_id,
@@ -135,7 +193,7 @@ def _run_context(item: Claim, workflow: Workflow) -> RunContext:
         root_execution_id=item.root_execution_id,
         causation_id=item.causation_id,
         root_correlation_id=item.root_correlation_id,
-        _control=_Control(item),
+        _control=_Control(item, line),
     )
 
 

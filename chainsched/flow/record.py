@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from chainsched.domain import outcomes
@@ -24,13 +24,14 @@ from chainsched.domain.states import (
     Source,
     may_become,
 )
-from chainsched.flow.announce import announce_executions, announce_letters
+from chainsched.flow.announce import announce_executions, announce_letters, wake
 from chainsched.flow.arm import arm
 from chainsched.flow.dependents import EdgesMoved, Ended, find_continuations, mark_due, with_steady_edges
 from chainsched.flow.enqueue import Lineage, Order, enqueue
 from chainsched.flow.judge import Verdict, judge
 from chainsched.flow.transact import in_parts, transact
-from chainsched.models import CancelledTree, DeadLetter, Manifest, ManifestState, Metadata, Process, bulk
+from chainsched.models import CancelledTree, DeadLetter, Manifest, ManifestState, Metadata, Process, WorkQueue, bulk
+from chainsched.models.notices import DISPATCHER
 from chainsched.signals import dead_letter_created, execution_ended
 
 logger = logging.getLogger(__name__)
@@ -120,6 +121,8 @@ def _record_once(finished: Sequence[Finished], *, by: Process | None, now: datet
     arm({*due_ids, *ended, *find_continuations(siblings, locked=locked)}, now=now)
     closed = {verdict.execution.id for verdict in verdicts}
     announce_executions(execution_ended, sorted(closed))
+    if closed and WorkQueue.objects.ready(now).exists():
+        wake(DISPATCHER)
     return Recorded(
         ended=sorted(closed),
         retried=[verdict.execution.id for verdict in verdicts if not verdict.is_final],
@@ -256,12 +259,21 @@ def _closed_row(verdict: Verdict, *, now: datetime) -> dict[str, Any]:
         "id": verdict.execution.id,
         "state": verdict.state,
         "output": outcome.output,
+        "started_at": _began_at(verdict),
         "ended_at": now,
         "failure_type": outcome.failure_type,
         "failure_reason": outcome.failure_reason,
         "failure_traceback": outcome.failure_traceback,
         "failure_fingerprint": outcome.failure_fingerprint,
     }
+
+
+def _began_at(verdict: Verdict) -> datetime | None:
+    """When its code began: as noted while it ran, or as the worker that ran it says."""
+    execution, delay = verdict.execution, verdict.finished.began_after
+    if execution.started_at is not None or execution.claimed_at is None or delay is None:
+        return execution.started_at
+    return execution.claimed_at + timedelta(seconds=delay)
 
 
 def _bury(verdicts: Sequence[Verdict], *, now: datetime) -> None:

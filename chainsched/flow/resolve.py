@@ -39,6 +39,10 @@ def retry(letter_ids: Collection[int], *, decision: Decision, now: datetime) -> 
 
     Failures are counted anew. A letter that was decided about already is skipped, and the answer says by whom.
     """
+    return with_steady_edges(lambda: _retry(letter_ids, decision=decision, now=now))
+
+
+def _retry(letter_ids: Collection[int], *, decision: Decision, now: datetime) -> Resolved:
     with transact():
         letters, skipped, locked = _take(letter_ids)
         failed = Metadata.objects.in_bulk([letter.execution_id for letter in letters if letter.execution_id])
@@ -48,7 +52,9 @@ def retry(letter_ids: Collection[int], *, decision: Decision, now: datetime) -> 
         _decide(known, DeadLetterStatus.RETRIED, decision, now=now)
         enqueue([_order(letter, failed.get(letter.execution_id or 0), now) for letter in known.values()], now=now)
         # The letter stops it no longer: what its parent did meanwhile is its part again.
-        ManifestState.objects.note_debts([letter.manifest_id for letter in known.values() if letter.manifest_id])
+        manifest_ids = sorted({letter.manifest_id for letter in known.values() if letter.manifest_id is not None})
+        ManifestState.objects.note_debts(manifest_ids)
+        arm(find_continuations(manifest_ids, locked=locked), now=now)
     return Resolved(tuple(known), {**skipped, **hopeless})
 
 

@@ -2,24 +2,102 @@
 
 from __future__ import annotations
 
+import functools
+import os
+import random
 import sys
+import time
+from argparse import ArgumentParser
 from collections.abc import Callable
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from django.core.management.base import CommandError, OutputWrapper
 
+from chainsched.conf import get_config
 from chainsched.exceptions import ChainschedError
+from chainsched.flow.transact import TRANSIENT
+from chainsched.management.options import positive_number
+from chainsched.runtime.child import Habits, live
+from chainsched.runtime.nursery import Nursery
+from chainsched.runtime.outage import outage
 from chainsched.runtime.supervisor import Supervisor
 
 R = TypeVar("R")
 
+FIRST_PAUSE = 0.5
+MAX_PAUSE = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Staff:
+    """Who runs jobs: so many processes with so many threads each, or threads of the command itself."""
+
+    processes: int
+    threads: int
+    is_in_process: bool
+
+    @classmethod
+    def of(cls, options: dict[str, Any]) -> Staff:
+        return cls(options["processes"], options["threads"], options["in_process"])
+
+    def nursery(self) -> Nursery | None:
+        """Where children come from. To be called first of all, while there is nothing that a fork could copy."""
+        if self.is_in_process or not self.processes:
+            return None
+        config = get_config()
+        habits = Habits(self.threads, config.max_jobs_per_child, config.max_child_memory)
+        return Nursery(functools.partial(live, habits=habits))
+
+    @property
+    def in_words(self) -> str:
+        if not self.processes:
+            return "no jobs"
+        at_once = self.processes * self.threads
+        return f"{at_once} jobs at once in " + ("this process" if self.is_in_process else f"{self.processes} processes")
+
+
+def add_workers(parser: ArgumentParser, *, minimum: Callable[[str], int]) -> None:
+    """The options that say who runs jobs."""
+    parser.add_argument(
+        "--processes",
+        type=minimum,
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help="How many child processes run jobs. By default one per core.",
+    )
+    parser.add_argument(
+        "--threads",
+        type=positive_number,
+        default=1,
+        metavar="M",
+        help="How many jobs each of them runs at once, in threads. By default 1.",
+    )
+    parser.add_argument(
+        "--in-process",
+        action="store_true",
+        help="Run jobs in threads of this process, for development: timeouts are not enforced.",
+    )
+
 
 def prepare(step: Callable[[], R]) -> R:
-    """Do what must be done before anything runs; what stands in the way ends the command in words."""
-    try:
-        return step()
-    except ChainschedError as error:
-        raise CommandError(str(error)) from error
+    """Do what must be done before anything runs; what stands in the way ends the command in words.
+
+    A database that is away stands in nobody's way for ever: it is waited for.
+    """
+    pause = FIRST_PAUSE
+    while True:
+        try:
+            done = step()
+        except ChainschedError as error:
+            raise CommandError(str(error)) from error
+        except TRANSIENT as error:
+            outage.begin(error)
+            time.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - spreads load
+            pause = min(2 * pause, MAX_PAUSE)
+        else:
+            outage.end()
+            return done
 
 
 def run_until_stopped(
@@ -34,5 +112,6 @@ def run_until_stopped(
     out.flush()
     code = supervisor.run(seconds=seconds)
     out.write(f"{name} stopped.")
+    out.flush()
     if code:
         sys.exit(code)

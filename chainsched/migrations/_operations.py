@@ -8,6 +8,7 @@ from django.db import router
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.migrations.operations.base import Operation, OperationCategory
 from django.db.migrations.state import ProjectState
+from django.db.models import F
 
 from chainsched.models import guard
 
@@ -45,3 +46,10 @@ class RenewGuard(InstallGuard):
     """Put the guard back after a migration that altered the table: first and last in it, for both directions."""
 
     database_backwards = InstallGuard.database_forwards
+
+
+def keep_occurrences(apps: Any, schema_editor: BaseDatabaseSchemaEditor) -> None:
+    """Let alarms that are no wishes count as the schedule's own from now on."""
+    states = apps.get_model("chainsched", "ManifestState").objects.using(schema_editor.connection.alias)
+    own = states.filter(next_run_at__isnull=False, manifest__schedule_type__in=["cron", "interval", "once"])
+    own.exclude(trigger_at__isnull=False, trigger_at=F("next_run_at")).update(occurrence_at=F("next_run_at"))

@@ -42,6 +42,7 @@ _COLUMNS = {
     "due_execution": "due_execution",
     "covered_execution": "covered_execution",
     "last_finished_run": "last_finished_run",
+    "occurrence_at": "occurrence_at",
     "is_waiting_for_siblings": "is_waiting",
 }
 

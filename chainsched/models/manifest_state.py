@@ -137,7 +137,7 @@ class ManifestStateQuerySet(models.QuerySet["ManifestState"]):
             for column, nothing in NO_WISH.items()
         }
         covered = F("due_execution") if is_covering else F("covered_execution")
-        return opened.update(next_run_at=None, covered_execution=covered, **wish)
+        return opened.update(next_run_at=None, occurrence_at=None, covered_execution=covered, **wish)
 
 
 def is_waiting_for_siblings(*, manifest: str = "") -> Case:
@@ -158,6 +158,9 @@ class ManifestState(models.Model):
     )
     next_run_at = models.DateTimeField(
         null=True, blank=True, help_text="The alarm: when the manager looks at it. Empty while it has open work."
+    )
+    occurrence_at = models.DateTimeField(
+        null=True, blank=True, help_text="The part of the alarm that is its schedule's own, beside wishes for a run."
     )
     trigger_at = models.DateTimeField(null=True, blank=True, help_text="The newest wish for a run that still stands.")
     trigger_input = models.JSONField(null=True, blank=True, help_text="The input of that wish, if it came with one.")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterable
-from datetime import datetime
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from django.db import connections, models
@@ -46,20 +46,40 @@ class MetadataQuerySet(models.QuerySet["Metadata"]):
         return dict(counted)
 
     def claim(
-        self, *, process: Process, workflows: Collection[str], limit: int, now: datetime | None = None
+        self, *, process: Process, workflows: Collection[str], limit: int, is_begun: bool, now: datetime | None = None
     ) -> list[Metadata]:
-        """Take up to ``limit`` pending executions for a process; nothing if the process is no longer trusted."""
+        """Take up to ``limit`` pending executions for a process; nothing if the process is no longer trusted.
+
+        ``is_begun`` says that their code runs at once; else ``begin`` notes it when it does.
+        """
         candidates = self.pending().filter(workflow__in=workflows).in_claim_order()
         locked = candidates.select_for_update(skip_locked=True, no_key=True)[:limit]
         trusted = Process.objects.using(self.db).trusted().filter(pk=process.pk)
         ids = list(locked.values_list("id", flat=True))
         claimed = self.pending().filter(models.Exists(trusted), id__in=ids)
         at = now or database_now()
-        begun = {"state": ExecutionState.IN_PROGRESS, "process": process, "claimed_at": at, "started_at": at}
-        if not ids or not claimed.update(**begun, claims=F("claims") + 1):
+        taken_by = {"state": ExecutionState.IN_PROGRESS, "process": process, "claimed_at": at}
+        if not ids or not claimed.update(**taken_by, started_at=at if is_begun else None, claims=F("claims") + 1):
             return []
         taken = self.in_progress().filter(id__in=ids, process=process)
         return list(taken.select_related("manifest").in_claim_order())
+
+    def begin(self, delays: Mapping[int, float], *, process: Process) -> int:
+        """Note when the code of claims began: so many seconds after the claim."""
+        mine = self.in_progress().filter(process=process, id__in=list(delays), started_at__isnull=True)
+        rows = [
+            {"id": id_, "started_at": claimed_at + timedelta(seconds=delays[id_])}
+            for id_, claimed_at in mine.values_list("id", "claimed_at")
+            if claimed_at is not None
+        ]
+        expected = {"state": ExecutionState.IN_PROGRESS, "process": process.pk}
+        return len(bulk.update(Metadata, rows, where=expected))
+
+    def note_progress(self, progress: Mapping[int, Any], *, process: Process) -> int:
+        """Show how far executions say they are, as long as they are this process's own."""
+        rows = [{"id": id_, "progress": document} for id_, document in progress.items()]
+        expected = {"state": ExecutionState.IN_PROGRESS, "process": process.pk}
+        return len(bulk.update(Metadata, rows, where=expected))
 
     def hand_back(self, *, process: Process, known: Collection[int]) -> int:
         """Give back what a process holds without knowing of it, and so cannot have begun."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -28,10 +29,13 @@ class ProcessQuerySet(models.QuerySet["Process"]):
         """Those that stopped or were declared lost before this time."""
         return self.filter(Q(stopped_at__lt=before) | Q(lost_at__lt=before))
 
-    def beat(self, process: Process, *, now: datetime, expired_before: datetime) -> bool:
-        """Renew the lease; False if it had run out or was taken away, and then the process must start again."""
+    def beat(
+        self, process: Process, *, now: datetime, expired_before: datetime, turns: Mapping[str, datetime] | None = None
+    ) -> bool:
+        """Renew the lease and note when its loops last turned; False if it had run out or was taken away."""
         mine = self.trusted().filter(pk=process.pk, heartbeat_at__gte=expired_before)
-        return mine.update(heartbeat_at=now) == 1
+        turned = {name: at.isoformat() for name, at in (turns or {}).items()}
+        return mine.update(heartbeat_at=now, turns=turned) == 1
 
     def declare_lost(self, *, expired_before: datetime, now: datetime) -> int:
         """Take the lease from those whose last beat is too old; the condition is checked again by the write."""
@@ -48,6 +52,12 @@ class Process(models.Model):
     host = models.CharField(max_length=255, help_text="The name of the host it runs on.")
     pid = models.PositiveIntegerField(help_text="Its process id there.")
     workflows = models.JSONField(default=list, help_text="The names of the workflows that it can run.")
+    turns = models.JSONField(
+        default=dict,
+        blank=True,
+        db_default=models.Value({}, models.JSONField()),
+        help_text="When each of its loops last took a turn.",
+    )
     started_at = models.DateTimeField(help_text="When it started.")
     heartbeat_at = models.DateTimeField(help_text="Its last sign of life.")
     stopped_at = models.DateTimeField(null=True, blank=True, help_text="When it stopped in good order.")

@@ -7,8 +7,8 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
-from datetime import timedelta
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
 
 from django.db import DatabaseError, InterfaceError, connections
 
@@ -18,6 +18,8 @@ from chainsched.models.clock import database_now
 
 logger = logging.getLogger(__name__)
 
+FIRST_BEAT = 1.0
+
 
 class Lease:
     """A row in Process, renewed by a thread with a connection of its own.
@@ -26,8 +28,16 @@ class Lease:
     they may take it any moment: from then on nothing that this process does counts.
     """
 
-    def __init__(self, kind: str, *, workflows: Sequence[str], on_loss: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        kind: str,
+        *,
+        workflows: Sequence[str],
+        on_loss: Callable[[], None],
+        turns: Callable[[], Mapping[str, datetime]] = dict,
+    ) -> None:
         self._on_loss = on_loss
+        self._turns = turns
         self._stopping = threading.Event()
         self._renewed_at = time.monotonic()
         now = database_now()
@@ -44,12 +54,17 @@ class Lease:
     def start(self) -> None:
         self._thread.start()
 
+    def trusted_until(self) -> float:
+        """The monotonic time at which others may take the lease, less the time that it takes to stop everything."""
+        config = get_config()
+        return self._renewed_at + config.process_expiry - min(config.heartbeat_interval, config.process_expiry / 4)
+
     def beat(self) -> bool:
-        """Renew the lease; False if it is gone."""
+        """Renew the lease, and show when each loop last turned; False if it is gone."""
         asked_at = time.monotonic()
         now = database_now()
         expired_before = now - timedelta(seconds=get_config().process_expiry)
-        if not Process.objects.beat(self.process, now=now, expired_before=expired_before):
+        if not Process.objects.beat(self.process, now=now, expired_before=expired_before, turns=self._turns()):
             return False
         self._renewed_at = asked_at
         return True
@@ -57,23 +72,28 @@ class Lease:
     def stop(self) -> None:
         """Give the lease back, so that nobody has to wait for it to run out."""
         self._stopping.set()
-        self._thread.join()
+        self._thread.join(get_config().heartbeat_interval)
         Process.objects.trusted().filter(pk=self.process.pk).update(stopped_at=database_now())
+
+    def abandon(self) -> None:
+        """Renew it no more; others deal with what is left of it."""
+        self._stopping.set()
 
     def _run(self) -> None:
         try:
-            while not self._stopping.wait(get_config().heartbeat_interval):
+            # The first beat comes early: it shows that the loops turn.
+            pause = min(FIRST_BEAT, get_config().heartbeat_interval)
+            while not self._stopping.wait(pause):
                 if not self._is_kept():
                     self._on_loss()
                     return
+                pause = get_config().heartbeat_interval
         finally:
             connections.close_all()
 
     def _is_kept(self) -> bool:
         try:
-            return self.beat()
-        except (DatabaseError, InterfaceError) as error:
+            return self.beat() or self._stopping.is_set()
+        except (DatabaseError, InterfaceError):
             connections.close_all()
-            silent_for = time.monotonic() - self._renewed_at
-            logger.warning("No heartbeat for %.0f s: %s", silent_for, str(error).strip())
-            return silent_for + get_config().heartbeat_interval < get_config().process_expiry
+            return time.monotonic() < self.trusted_until()

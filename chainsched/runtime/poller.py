@@ -11,7 +11,9 @@ from datetime import datetime
 
 from django.db import connections
 
+from chainsched.flow.transact import TRANSIENT
 from chainsched.models.clock import database_now
+from chainsched.runtime.outage import outage
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +50,7 @@ class Poller:
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._failures = 0
+        self.turned_at: datetime | None = None
         self._thread = threading.Thread(target=self._run, name=f"chainsched-{name}", daemon=True)
 
     def start(self) -> None:
@@ -85,9 +88,9 @@ class Poller:
             self._after(turn)
         except Exception as error:  # noqa: BLE001 - a loop outlives whatever one turn meets
             return self._recover(error)
-        if self._failures:
-            logger.info("The %s turns again after %d failed turns.", self.name, self._failures)
-            self._failures = 0
+        outage.end()
+        self.turned_at = now
+        self._failures = 0
         if turn.has_more:
             return 0
         if turn.next_at is None:
@@ -96,7 +99,9 @@ class Poller:
 
     def _recover(self, error: Exception) -> float:
         """Report the first failure of a series, drop the connection, and wait longer each time."""
-        if self._failures == 0:
+        if isinstance(error, TRANSIENT):
+            outage.begin(error)
+        elif self._failures == 0:
             logger.error("A turn of the %s failed; it goes on trying.", self.name, exc_info=error)
         self._failures += 1
         connections.close_all()

@@ -4,38 +4,81 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
-from typing import Protocol
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from django.db import close_old_connections, connections
 
 from chainsched.domain.outcomes import Finished
-from chainsched.flow.execute import Claim, execute
+from chainsched.flow.execute import Claim, Line, execute
+
+
+@dataclass(slots=True)
+class Harvest:
+    """What has happened since the last look.
+
+    ``begun`` are jobs that run for a while already, with the seconds from their claim to their beginning;
+    ``withdrawn`` were given back without having begun.
+    """
+
+    finished: list[Finished] = field(default_factory=list)
+    begun: dict[int, float] = field(default_factory=dict)
+    progress: dict[int, Any] = field(default_factory=dict)
+    withdrawn: list[int] = field(default_factory=list)
 
 
 class Runner(Protocol):
     """Runs claims and hands back what became of them."""
 
+    # Whether what runs can be ended by force. Threads cannot: their process has to end.
+    is_killable: bool
+
     @property
     def free(self) -> int:
-        """How many claims it can begin at once."""
+        """How many claims it can take."""
         ...
 
     @property
     def running(self) -> int:
-        """How many claims are under way or finished and not collected."""
+        """How many claims are waiting, under way, or finished and not collected."""
+        ...
+
+    def open(self) -> None:
+        """Be ready for claims."""
+        ...
+
+    def trust(self, until: Callable[[], float], *, on_distrust: Callable[[], None]) -> None:
+        """Let nothing run past this monotonic time, which is asked for again and again."""
         ...
 
     def start(self, item: Claim) -> None:
-        """Begin a claim; only called while ``free`` is above zero."""
+        """Take a claim; only called while ``free`` is above zero."""
         ...
 
-    def collect(self) -> list[Finished]:
-        """What has finished since the last call."""
+    def cancel(self, execution_ids: Iterable[int]) -> None:
+        """Ask jobs to stop."""
+        ...
+
+    def withdraw(self) -> None:
+        """Begin nothing more, and give back what has not begun."""
+        ...
+
+    def collect(self) -> Harvest:
+        """What has happened since the last call."""
+        ...
+
+    def end_running(self) -> None:
+        """End what still runs, and hand it back as lost; only while draining."""
+        ...
+
+    def kill(self) -> None:
+        """End everything at once and forget it."""
         ...
 
     def close(self) -> None:
-        """Begin nothing more."""
+        """End in good order."""
         ...
 
 
@@ -45,14 +88,24 @@ class ThreadRunner(Runner):
     Code that blocks cannot be stopped here, so timeouts are not enforced: for development and small sites.
     """
 
+    is_killable = False
+
     def __init__(self, threads: int, *, on_result: Callable[[], None]) -> None:
         self._size = threads
         self._running = 0
         self._on_result = on_result
-        self._inbox: queue.SimpleQueue[Claim | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[tuple[Claim, float] | None] = queue.SimpleQueue()
         self._outbox: queue.SimpleQueue[Finished] = queue.SimpleQueue()
-        for number in range(threads):
+        self._begun: dict[int, float] = {}
+        self._progress: dict[int, Any] = {}
+        self._stopped: set[int] = set()
+
+    def open(self) -> None:
+        for number in range(self._size):
             threading.Thread(target=self._run, name=f"chainsched-job-{number}", daemon=True).start()
+
+    def trust(self, until: Callable[[], float], *, on_distrust: Callable[[], None]) -> None:
+        """Do nothing: threads cannot be ended, and the lease itself tells the supervisor when it is lost."""
 
     @property
     def free(self) -> int:
@@ -64,24 +117,60 @@ class ThreadRunner(Runner):
 
     def start(self, item: Claim) -> None:
         self._running += 1
-        self._inbox.put(item)
+        self._inbox.put((item, time.monotonic()))
 
-    def collect(self) -> list[Finished]:
-        results = []
+    def cancel(self, execution_ids: Iterable[int]) -> None:
+        self._stopped.update(execution_ids)
+
+    def withdraw(self) -> None:
+        """Do nothing: never more is taken than begins at once."""
+
+    def collect(self) -> Harvest:
+        harvest = Harvest(begun=self._begun, progress=self._progress)
+        self._begun, self._progress = {}, {}
         while not self._outbox.empty():
-            results.append(self._outbox.get())
-        self._running -= len(results)
-        return results
+            harvest.finished.append(self._outbox.get())
+        self._running -= len(harvest.finished)
+        return harvest
+
+    def end_running(self) -> None:
+        """Do nothing: threads cannot be ended."""
+
+    def kill(self) -> None:
+        self.close()
 
     def close(self) -> None:
         for _ in range(self._size):
             self._inbox.put(None)
 
     def _run(self) -> None:
-        while (item := self._inbox.get()) is not None:
+        while (taken := self._inbox.get()) is not None:
+            item, claimed_at = taken
+            delay = time.monotonic() - claimed_at
+            self._begun[item.execution_id] = delay
             close_old_connections()
-            outcome = execute(item)
+            outcome = execute(item, line=_ThreadLine(item.execution_id, self._stopped, self._note_progress))
             close_old_connections()
-            self._outbox.put(Finished(item.execution_id, outcome))
+            self._begun.pop(item.execution_id, None)
+            self._stopped.discard(item.execution_id)
+            self._outbox.put(Finished(item.execution_id, outcome, began_after=delay))
             self._on_result()
         connections.close_all()
+
+    def _note_progress(self, execution_id: int, progress: Any) -> None:
+        self._progress[execution_id] = progress
+
+
+@dataclass(frozen=True, slots=True)
+class _ThreadLine(Line):
+    """What connects a job with the worker in the same process."""
+
+    execution_id: int
+    stopped: set[int]
+    note: Callable[[int, Any], None]
+
+    def is_cancelled(self) -> bool:
+        return self.execution_id in self.stopped
+
+    def report(self, progress: Any) -> None:
+        self.note(self.execution_id, progress)

@@ -1,4 +1,9 @@
-"""A running process: its lease, its loops as threads, its workers, and how it stops."""
+"""A running process: its loops as threads, its lease and worker, and how it stops.
+
+The loops outlive everything but the process. Lease and worker form a shift: when the lease is lost, because the
+database was away for too long or somebody froze us, everything of that shift is ended and a new one begins under a
+new identity.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +11,31 @@ import logging
 import os
 import signal
 import threading
+import time
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import FrameType
 
+from django.db import connections
+
 from chainsched.conf import get_config
-from chainsched.flow.reap import reap
+from chainsched.flow.transact import TRANSIENT
 from chainsched.flow.verify import reconcile
+from chainsched.models import notices
 from chainsched.models.clock import database_now
 from chainsched.registry import registry
 from chainsched.runtime import job_dispatcher, manifest_manager
+from chainsched.runtime.children import Children
 from chainsched.runtime.cleaner import Cleaner
 from chainsched.runtime.lease import Lease
+from chainsched.runtime.listener import Listener
+from chainsched.runtime.nursery import Nursery
+from chainsched.runtime.outage import outage
 from chainsched.runtime.poller import Poller, Turn
-from chainsched.runtime.runner import ThreadRunner
+from chainsched.runtime.reaper import Reaper
+from chainsched.runtime.runner import Runner, ThreadRunner
 from chainsched.runtime.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -37,6 +52,8 @@ WAKES = {
     "dispatcher": (WORKER,),
     WORKER: ("manager", "dispatcher"),
 }
+PAUSE = 1.0
+MAX_PAUSE = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,51 +62,83 @@ class Roles:
 
     kind: str
     loops: Sequence[str]
-    workers: int
+    processes: int
+    threads: int = 1
+
+    @property
+    def jobs_at_once(self) -> int:
+        return self.processes * self.threads
+
+
+@dataclass(slots=True)
+class Shift:
+    """One lease, and the worker whose claims stand under it."""
+
+    lease: Lease
+    worker: Worker
+    poller: Poller | None
+    is_lost: bool = False
 
 
 class Supervisor:
     """Runs the loops and workers of one process until it is told to stop."""
 
-    def __init__(self, roles: Roles) -> None:
-        workflows = registry.names() if roles.workers else []
-        self._stop_asked = threading.Event()
+    def __init__(self, roles: Roles, *, nursery: Nursery | None = None) -> None:
+        """Jobs run in children from the nursery or, without one, in threads of this process."""
+        self._roles = roles
+        self._workflows = registry.names() if roles.jobs_at_once else []
+        self._changed = threading.Event()
         self._result_ready = threading.Event()
         self._worker_idle = threading.Event()
-        self._is_lost = False
+        self._is_stopping = False
         self._exit_code = 0
         self._signals = 0
-        self._lease = Lease(roles.kind, workflows=workflows, on_loss=self._lose)
-        self._runner = ThreadRunner(roles.workers, on_result=self._note_result)
-        self._worker = Worker(self._lease.process, self._runner, workflows=workflows)
-        self._cleaner = Cleaner()
-        self._names = [*(name for name in LOOPS if name in roles.loops), *([WORKER] if roles.workers else [])]
-        self._pollers = {name: self._poller(name) for name in self._names}
+        self._runner = self._runner_for(nursery)
+        self._cleaner, self._reaper = Cleaner(), Reaper()
+        self._loops = {name: self._poller(name, self._turn_of(name)) for name in LOOPS if name in roles.loops}
+        self._listener = Listener(self._hear)
+        self._shift: Shift | None = None
 
     def run(self, *, seconds: float | None = None) -> int:
         """Turn until stopped by a signal, by ``stop`` or after ``seconds``; returns the exit code."""
-        self._lease.start()
-        for poller in self._pollers.values():
+        until = None if seconds is None else time.monotonic() + seconds
+        notices.sign_with(uuid.uuid4().hex)
+        self._runner.open()
+        for poller in self._loops.values():
             poller.start()
-        self._stop_asked.wait(seconds)
-        return self._abandon() if self._is_lost else self._drain()
+        if Listener.is_possible():
+            self._listener.start()
+        while (shift := self._open_shift(until)) is not None:
+            self._wait(shift, until)
+            if self._is_stopping or not shift.is_lost:
+                return self._drain(shift)
+            if not self._runner.is_killable:
+                return self._give_up(shift)
+            self._abandon(shift)
+        return self._drain(None)
 
     def run_once(self) -> None:
         """Take one turn of everything in this thread, and wait for the jobs that it started."""
-        self._lease.start()
-        for name in self._names:
+        self._runner.open()
+        lease = self._new_lease()
+        lease.start()
+        worker = Worker(lease.process, self._runner, workflows=self._workflows)
+        for name in self._loops:
             self._turn_of(name)(database_now())
-        self._worker.drain()
-        while not self._worker.is_idle:
-            self._result_ready.wait()
+        if self._roles.jobs_at_once:
+            worker.turn(database_now())
+            worker.drain()
+        while not worker.is_idle:
+            self._result_ready.wait(PAUSE)
             self._result_ready.clear()
-            self._worker.turn(database_now())
+            worker.turn(database_now())
         self._runner.close()
-        self._lease.stop()
+        lease.stop()
 
     def stop(self) -> None:
         """Ask for an orderly end; returns at once."""
-        self._stop_asked.set()
+        self._is_stopping = True
+        self._changed.set()
 
     def listen_to_signals(self) -> None:
         """Drain on the first SIGTERM or SIGINT, abort on the second."""
@@ -103,80 +152,188 @@ class Supervisor:
         # Not here: the main thread may hold the event's lock at this very moment, and would wait for itself.
         threading.Thread(target=self.stop).start()
 
-    def _poller(self, name: str) -> Poller:
+    def _wait(self, shift: Shift, until: float | None) -> None:
+        """Wait for the end, for the time to be up, or for the lease to be lost."""
+        while not self._is_stopping and not shift.is_lost and _is_before(until):
+            self._changed.wait(None if until is None else until - time.monotonic())
+            self._changed.clear()
+
+    # ---- shifts
+
+    def _open_shift(self, until: float | None) -> Shift | None:
+        """Begin a shift, as soon as the database lets us; None if it is time to stop before that."""
+        pause = PAUSE
+        while not self._is_stopping and _is_before(until):
+            try:
+                lease = self._new_lease()
+            except TRANSIENT as error:
+                outage.begin(error)
+                connections.close_all()
+                self._changed.clear()
+                self._changed.wait(pause)
+                pause = min(2 * pause, MAX_PAUSE)
+            else:
+                return self._begin(lease)
+        return None
+
+    def _begin(self, lease: Lease) -> Shift:
+        worker = Worker(lease.process, self._runner, workflows=self._workflows)
+        poller = self._poller(WORKER, worker.turn) if self._roles.jobs_at_once else None
+        shift = self._shift = Shift(lease, worker, poller)
+        self._runner.trust(lease.trusted_until, on_distrust=lambda: self._lose(lease))
+        lease.start()
+        if poller is not None:
+            poller.start()
+            # Rows may wait for somebody who knows their workflow.
+            self._wake("dispatcher")
+            self._tell_others()
+        return shift
+
+    def _tell_others(self) -> None:
+        """Let dispatchers elsewhere know that somebody new can run jobs; they find out by themselves otherwise."""
+        try:
+            notices.send(notices.DISPATCHER)
+        except TRANSIENT:
+            connections.close_all()
+
+    def _new_lease(self) -> Lease:
+        lease = Lease(self._roles.kind, workflows=self._workflows, on_loss=lambda: self._lose(lease), turns=self._turns)
+        return lease
+
+    def _lose(self, lease: Lease) -> None:
+        if self._shift is not None and self._shift.lease is lease:
+            self._shift.is_lost = True
+            self._changed.set()
+
+    def _abandon(self, shift: Shift) -> None:
+        """End everything of a shift at once: others may be running its jobs already, and nothing of it counts."""
+        logger.error("This process lost its lease; what it was running is ended, and it begins anew.")
+        self._abandon_work(shift)
+        self._runner.kill()
+
+    def _abandon_work(self, shift: Shift) -> None:
+        shift.worker.abandon()
+        shift.lease.abandon()
+        if shift.poller is not None:
+            shift.poller.stop()
+
+    def _give_up(self, shift: Shift) -> int:
+        """What runs in threads cannot be ended without this process."""
+        logger.critical("This process lost its lease; it ends now and should be started again.")
+        self._abandon_work(shift)
+        self._stop_loops()
+        self._runner.close()
+        return 1
+
+    def _turns(self) -> dict[str, datetime]:
+        return {name: poller.turned_at for name, poller in self._loops.items() if poller.turned_at is not None}
+
+    # ---- loops
+
+    def _runner_for(self, nursery: Nursery | None) -> Runner:
+        if nursery is None:
+            return ThreadRunner(self._roles.jobs_at_once, on_result=self._note_result)
+        return Children(
+            nursery,
+            processes=self._roles.processes,
+            threads=self._roles.threads,
+            on_result=self._note_result,
+            on_death=self._lose_part,
+        )
+
+    def _poller(self, name: str, turn: Callable[[datetime], Turn]) -> Poller:
         return Poller(
             name,
-            self._turn_of(name),
+            turn,
             interval=_interval_of(name),
             after=lambda turn: self._pass_on(name, turn),
-            on_death=self._lose_loop,
+            on_death=self._lose_part,
         )
 
     def _turn_of(self, name: str) -> Callable[[datetime], Turn]:
         return {
             "manager": manifest_manager.turn,
             "dispatcher": job_dispatcher.turn,
-            "reaper": _reap,
+            "reaper": self._reaper.turn,
             "reconciler": _reconcile,
             "cleaner": self._cleaner.turn,
-            WORKER: self._worker.turn,
         }[name]
 
     def _pass_on(self, name: str, turn: Turn) -> None:
         """Wake the loops that may have something to do after this turn."""
-        if name == WORKER and self._worker.is_idle:
+        if name == WORKER and self._shift is not None and self._shift.worker.is_idle:
             self._worker_idle.set()
         for other in WAKES[name] if turn.did else ():
-            if other in self._pollers:
-                self._pollers[other].wake()
+            self._wake(other)
+
+    def _hear(self, payload: str) -> None:
+        """Another process made something to do; with no name, any of them may have."""
+        if notices.is_own(payload):
+            return
+        topic = notices.topic_of(payload)
+        for name in [topic] if topic else [*self._loops, WORKER]:
+            self._wake(name)
+
+    def _wake(self, name: str) -> None:
+        poller = self._loops.get(name)
+        if name == WORKER and self._shift is not None:
+            poller = self._shift.poller
+        if poller is not None:
+            poller.wake()
 
     def _note_result(self) -> None:
         self._result_ready.set()
-        if WORKER in self._pollers:
-            self._pollers[WORKER].wake()
+        self._wake(WORKER)
 
-    def _drain(self) -> int:
-        """Start nothing more, let running jobs finish, record them, and give the lease back."""
-        for name, poller in self._pollers.items():
-            if name != WORKER:
-                poller.stop()
-        is_drained = self._drain_worker()
-        for poller in self._pollers.values():
-            poller.stop()
-        for poller in self._pollers.values():
-            poller.join(get_config().shutdown_timeout)
-        self._runner.close()
-        self._lease.stop()
-        return self._exit_code if is_drained else 1
-
-    def _drain_worker(self) -> bool:
-        if WORKER not in self._pollers:
-            return True
-        self._worker.drain()
-        self._worker_idle.clear()
-        self._pollers[WORKER].wake()
-        is_drained = self._worker_idle.wait(get_config().shutdown_timeout)
-        if not is_drained:
-            logger.error("%d jobs did not finish in time; they count as lost and are retried.", self._runner.running)
-        return is_drained
-
-    def _lose(self) -> None:
-        self._is_lost = True
-        self.stop()
-
-    def _lose_loop(self) -> None:
-        """A process without one of its loops looks alive and is not; it ends, so that somebody starts it again."""
-        logger.critical("A loop ended unexpectedly; this process ends.")
+    def _lose_part(self) -> None:
+        """A process without one of its parts looks alive and is not; it ends, so that somebody starts it again."""
+        logger.critical("A part of this process ended unexpectedly; it ends as a whole.")
         self._exit_code = 1
         self.stop()
 
-    def _abandon(self) -> int:
-        """End at once: others may be running our jobs already, and nothing of ours counts any more."""
-        logger.critical("This process lost its lease; it ends now and should be started again.")
-        for poller in self._pollers.values():
-            poller.stop()
+    # ---- the end
+
+    def _drain(self, shift: Shift | None) -> int:
+        """Start nothing more, let running jobs finish, record them, and give the lease back."""
+        self._stop_loops()
+        is_drained = shift is None or self._drain_worker(shift)
+        if shift is not None and shift.poller is not None:
+            shift.poller.stop()
+            shift.poller.join(get_config().shutdown_timeout)
+        for poller in self._loops.values():
+            poller.join(get_config().shutdown_timeout)
         self._runner.close()
-        return 1
+        if shift is not None:
+            self._return(shift.lease)
+        return self._exit_code if is_drained else 1
+
+    def _drain_worker(self, shift: Shift) -> bool:
+        if shift.poller is None:
+            return True
+        self._worker_idle.clear()
+        shift.worker.drain()
+        shift.poller.wake()
+        if self._worker_idle.wait(get_config().shutdown_timeout):
+            return True
+        logger.error("%d jobs did not finish in time; they count as lost and are retried.", self._runner.running)
+        self._runner.end_running()
+        # Those that could be ended are written down; threads go on until the process is gone.
+        return self._worker_idle.wait(get_config().kill_grace if self._runner.is_killable else 0)
+
+    def _return(self, lease: Lease) -> None:
+        try:
+            lease.stop()
+        except TRANSIENT as error:
+            logger.warning("The lease could not be given back and will run out: %s", str(error).strip())
+
+    def _stop_loops(self) -> None:
+        self._listener.stop()
+        for poller in self._loops.values():
+            poller.stop()
+
+
+def _is_before(until: float | None) -> bool:
+    return until is None or time.monotonic() < until
 
 
 def _interval_of(name: str) -> float:
@@ -189,11 +346,6 @@ def _interval_of(name: str) -> float:
         "cleaner": config.cleanup_interval,
         WORKER: config.worker_interval,
     }[name]
-
-
-def _reap(now: datetime) -> Turn:
-    reaped = reap(now=now)
-    return Turn(did=reaped.lost + reaped.released, has_more=reaped.has_more)
 
 
 def _reconcile(now: datetime) -> Turn:

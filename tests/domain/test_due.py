@@ -208,7 +208,10 @@ def test_an_unschedulable_manifest_is_told_with_the_cause():
     ("policy", "now", "expected"),
     [
         pytest.param(
-            "skip", at(13, 2), Decision(Reason.MISFIRE_SKIPPED, look_again_at=at(13, 5)), id="skip, 2 min late"
+            "skip",
+            at(13, 2),
+            Decision(Reason.MISFIRE_SKIPPED, look_again_at=at(13, 5), occurrence_at=at(13, 5)),
+            id="skip, 2 min late",
         ),
         pytest.param(
             "skip",
@@ -223,7 +226,10 @@ def test_an_unschedulable_manifest_is_told_with_the_cause():
             id="skip, exactly at the threshold",
         ),
         pytest.param(
-            "skip", at(13, 1, 1), Decision(Reason.MISFIRE_SKIPPED, look_again_at=at(13, 5)), id="skip, a second beyond"
+            "skip",
+            at(13, 1, 1),
+            Decision(Reason.MISFIRE_SKIPPED, look_again_at=at(13, 5), occurrence_at=at(13, 5)),
+            id="skip, a second beyond",
         ),
         pytest.param(
             "run_once",

@@ -23,8 +23,9 @@ def declared():
 
 
 def run(*arguments):
+    """Run a command here, with its jobs in threads: a test's own process is no place to fork from."""
     output = StringIO()
-    call_command(*arguments, stdout=output)
+    call_command(*arguments, "--in-process", stdout=output)
     return output.getvalue()
 
 
@@ -35,14 +36,15 @@ def test_once_seeds_and_takes_one_turn_of_everything(declared):
 
 
 def test_for_ends_by_itself(declared):
-    output = run("run_scheduler", "--for", "0.5", "--workers", "2")
-    assert "Scheduler started: reaper, reconciler, cleaner, manager, dispatcher; 2 workers." in output
+    output = run("run_scheduler", "--for", "2", "--processes", "2")
+    loops = "reaper, reconciler, cleaner, manager, dispatcher"
+    assert f"Scheduler started: {loops}; 2 jobs at once in this process." in output
     assert output.endswith("Scheduler stopped.\n")
     assert Metadata.objects.get().state == ExecutionState.COMPLETED
 
 
 def test_loops_can_be_chosen(declared):
-    run("run_scheduler", "--once", "--loops", "manager", "--workers", "0")
+    run("run_scheduler", "--once", "--loops", "manager", "--processes", "0")
     assert Manifest.objects.get().queue_rows.count() == 1
     assert not Metadata.objects.exists()
 
@@ -57,11 +59,11 @@ def test_a_worker_runs_what_a_scheduler_elsewhere_dispatched(declared):
     elsewhere = Process.objects.create(
         kind="worker", host="h", pid=1, workflows=["testapp.copy"], started_at="2026-01-01T00:00Z", heartbeat_at=_now()
     )
-    run("run_scheduler", "--once", "--workers", "0")
+    run("run_scheduler", "--once", "--processes", "0")
     assert Metadata.objects.get().state == ExecutionState.PENDING
     elsewhere.delete()
-    output = run("run_worker", "--for", "0.5", "--workers", "1")
-    assert output == "Worker started: 1 at once. Ctrl-C stops it.\nWorker stopped.\n"
+    output = run("run_worker", "--for", "2", "--processes", "1")
+    assert output == "Worker started: 1 jobs at once in this process. Ctrl-C stops it.\nWorker stopped.\n"
     assert Metadata.objects.get().state == ExecutionState.COMPLETED
 
 
@@ -76,10 +78,10 @@ def _now():
     [
         (["run_scheduler", "--for", "0"], "'0' is no number of seconds above 0"),
         (["run_scheduler", "--for", "soon"], "'soon' is no number of seconds above 0"),
-        (["run_scheduler", "--workers", "-1"], "'-1' is no whole number"),
+        (["run_scheduler", "--processes", "-1"], "'-1' is no whole number"),
         (["run_scheduler", "--once", "--for", "3"], "not allowed with argument"),
         (["run_scheduler", "--loops", "carousel"], "invalid choice: 'carousel'"),
-        (["run_worker", "--workers", "0"], "at least 1 is needed"),
+        (["run_worker", "--processes", "0"], "at least 1 is needed"),
     ],
 )
 def test_bad_options_are_refused_in_words(arguments, words):

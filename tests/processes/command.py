@@ -1,10 +1,12 @@
 """Start the commands as real processes on the database that the test uses."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, urlencode
 
 from django.db import connection
@@ -12,9 +14,14 @@ from django.db import connection
 ROOT = Path(__file__).parents[2]
 
 
-def start(*arguments: str) -> subprocess.Popen[str]:
-    """``manage.py`` with these arguments, on the test's database."""
-    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", "CHAINSCHED_TEST_DATABASE_URL": _url()}
+def start(*arguments: str, settings: dict[str, Any] | None = None) -> subprocess.Popen[str]:
+    """``manage.py`` with these arguments, on the test's database, with these options in ``CHAINSCHED``."""
+    environment = {
+        **os.environ,
+        "DJANGO_SETTINGS_MODULE": "tests.settings",
+        "CHAINSCHED_TEST_DATABASE_URL": _url(),
+        "CHAINSCHED_TEST_SETTINGS": json.dumps(settings or {}),
+    }
     return subprocess.Popen(
         [sys.executable, "manage.py", *arguments],
         cwd=ROOT,

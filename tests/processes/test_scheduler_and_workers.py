@@ -27,8 +27,8 @@ def test_each_due_occurrence_runs_exactly_once():
     schedules.schedule(workflows.copy, "steady", workflows.Slice("t"), Every.seconds(1))
     schedules.schedule_many(workflows.ping, "many", [ManifestItem(str(n)) for n in range(60)], Every.hours(1))
     seed(schedules, now=database_now())
-    processes = [start("run_worker", "--workers", "2"), start("run_worker", "--workers", "2")]
-    processes.append(start("run_scheduler", "--workers", "0"))
+    processes = [start("run_worker", "--processes", "2"), start("run_worker", "--processes", "2")]
+    processes.append(start("run_scheduler", "--processes", "0"))
     try:
         wait_until(completed(65))
     finally:
@@ -58,14 +58,14 @@ def test_a_killed_worker_loses_its_job_to_another_one(settings):
     schedules = Schedules()
     schedules.schedule(workflows.ping, "job", None, Every.hours(1))
     seed(schedules, now=database_now())
-    worker = start("run_worker", "--workers", "1")
+    worker = start("run_worker", "--processes", "1")
     wait_until(lambda: Process.objects.filter(kind="worker").exists())
     worker.kill()
     worker.communicate()
     # What a process that died in the middle of its job leaves behind.
     dead = Process.objects.get(kind="worker")
     Process.objects.update(heartbeat_at="2020-01-01T00:00Z")
-    scheduler = start("run_scheduler", "--workers", "1")
+    scheduler = start("run_scheduler", "--processes", "1")
     try:
         wait_until(completed(1))
     finally:

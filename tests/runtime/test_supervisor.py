@@ -13,6 +13,7 @@ from chainsched.models import Metadata, Process
 from chainsched.models.clock import database_now
 from chainsched.runtime.supervisor import LOOPS, Roles, Supervisor
 from tests.testapp import workflows
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -60,14 +61,14 @@ def run_in_thread(supervisor):
 
 def test_one_round_of_everything_runs_what_is_due():
     declare(workflows.ping)
-    Supervisor(Roles("scheduler", LOOPS, workers=1)).run_once()
+    Supervisor(Roles("scheduler", LOOPS, processes=1)).run_once()
     assert Metadata.objects.get().state == ExecutionState.COMPLETED
     assert Process.objects.get().stopped_at is not None
 
 
 def test_a_stopped_process_finishes_what_it_runs_and_gives_its_lease_back():
     declare(wait_for_release)
-    supervisor = Supervisor(Roles("scheduler", LOOPS, workers=1))
+    supervisor = Supervisor(Roles("scheduler", LOOPS, processes=1))
     thread, codes = run_in_thread(supervisor)
     assert started.wait(PATIENCE)
     supervisor.stop()
@@ -83,7 +84,7 @@ def test_a_stopped_process_finishes_what_it_runs_and_gives_its_lease_back():
 def test_a_job_that_outlives_the_shutdown_is_left_to_be_reaped(settings):
     settings.CHAINSCHED = {"SHUTDOWN_TIMEOUT": 0.2}
     declare(wait_for_release)
-    supervisor = Supervisor(Roles("scheduler", LOOPS, workers=1))
+    supervisor = Supervisor(Roles("scheduler", LOOPS, processes=1))
     thread, codes = run_in_thread(supervisor)
     assert started.wait(PATIENCE)
     supervisor.stop()
@@ -94,8 +95,9 @@ def test_a_job_that_outlives_the_shutdown_is_left_to_be_reaped(settings):
 
 def test_a_process_that_was_declared_lost_ends(settings):
     settings.CHAINSCHED = {"HEARTBEAT_INTERVAL": 0.05, "PROCESS_EXPIRY": 30}
-    supervisor = Supervisor(Roles("worker", (), workers=1))
+    supervisor = Supervisor(Roles("worker", (), processes=1))
     thread, codes = run_in_thread(supervisor)
+    wait_until(Process.objects.exists)
     Process.objects.update(lost_at=database_now())
     thread.join(PATIENCE)
     assert codes == [1]
@@ -103,6 +105,6 @@ def test_a_process_that_was_declared_lost_ends(settings):
 
 def test_a_scheduler_without_workers_can_run_nothing_itself():
     declare(workflows.ping)
-    Supervisor(Roles("scheduler", LOOPS, workers=0)).run_once()
+    Supervisor(Roles("scheduler", LOOPS, processes=0)).run_once()
     assert Process.objects.get().workflows == []
     assert not Metadata.objects.exists(), "no live process knows the workflow, so the row waits"

@@ -10,6 +10,7 @@ from chainsched.flow.execute import claim
 from chainsched.flow.record import record
 from chainsched.models import Metadata
 from chainsched.runtime import worker as module
+from chainsched.runtime.runner import Harvest
 from chainsched.runtime.worker import Worker
 from tests.factories import NOW, make_execution, make_manifest, make_process
 
@@ -23,6 +24,8 @@ class Bench:
         self.free = free
         self.started = []
         self.finished = []
+        self.cancelled = set()
+        self.harvest = Harvest()
 
     @property
     def running(self):
@@ -35,10 +38,16 @@ class Bench:
         results = [Finished(execution_id, outcomes.completed("done")) for execution_id in self.finished]
         self.started = [execution_id for execution_id in self.started if execution_id not in self.finished]
         self.finished = []
-        return results
+        harvest, self.harvest = self.harvest, Harvest()
+        harvest.finished += results
+        return harvest
 
-    def close(self):
-        pass
+    def cancel(self, execution_ids):
+        self.cancelled |= set(execution_ids)
+
+    def withdraw(self):
+        self.harvest.withdrawn += self.started
+        self.started = []
 
 
 @pytest.fixture

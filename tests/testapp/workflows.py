@@ -4,6 +4,9 @@ import logging
 from dataclasses import dataclass
 
 from chainsched import GiveUp, RunContext, scope, workflow
+from tests.testapp import misdeeds
+
+__all__ = ["misdeeds"]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,20 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from chainsched.exceptions import ChainschedError
-from chainsched.management.verbs import BAD_INPUT, OK, Verb, cleanup, explain, fsck, graph, plan, seed, status, trigger
+from chainsched.management.verbs import (
+    BAD_INPUT,
+    OK,
+    Verb,
+    cleanup,
+    explain,
+    fsck,
+    graph,
+    health,
+    plan,
+    seed,
+    status,
+    trigger,
+)
 
 VERBS: dict[str, Verb] = {
     "seed": seed,
@@ -20,13 +33,14 @@ VERBS: dict[str, Verb] = {
     "graph": graph,
     "cleanup": cleanup,
     "fsck": fsck,
+    "health": health,
 }
 
 
 class Command(BaseCommand):
     """Look at chainsched and steer it from the command line."""
 
-    help = "Looks at jobs and steers them: seed, plan, status, explain, trigger, graph, cleanup, fsck."
+    help = "Looks at jobs and steers them: seed, plan, status, explain, trigger, graph, cleanup, fsck, health."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """One sub-command for each verb."""

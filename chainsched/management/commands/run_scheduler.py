@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from argparse import ArgumentParser
 from typing import Any
 
 from django.core.management.base import BaseCommand
 
 from chainsched.management.options import positive_seconds, whole_number
-from chainsched.management.running import prepare, run_until_stopped
+from chainsched.management.running import Staff, add_workers, prepare, run_until_stopped
 from chainsched.runtime import startup
 from chainsched.runtime.supervisor import LOOPS, Roles, Supervisor
 
@@ -34,22 +33,19 @@ class Command(BaseCommand):
             metavar="LOOP",
             help=f"The loops to turn, of {', '.join(LOOPS)}; all by default.",
         )
-        parser.add_argument(
-            "--workers",
-            type=whole_number,
-            default=os.cpu_count() or 1,
-            metavar="N",
-            help="How many jobs to run at once in this process; 0 for none. By default one per core.",
-        )
+        add_workers(parser, minimum=whole_number)
 
-    def handle(self, *_args: Any, once: bool, seconds: float | None, loops: list[str], workers: int, **_: Any) -> None:
+    def handle(self, *_args: Any, once: bool, seconds: float | None, loops: list[str], **options: Any) -> None:
         """Run until stopped; the exit code is 0 after an orderly end."""
+        staff = Staff.of(options)
+        nursery = staff.nursery()
         seeded = prepare(startup.prepare)
         if seeded:
             self.stdout.write(f"Seeded: {seeded.in_words}")
-        supervisor = Supervisor(Roles(kind="scheduler", loops=loops, workers=workers))
+        roles = Roles(kind="scheduler", loops=loops, processes=staff.processes, threads=staff.threads)
+        supervisor = Supervisor(roles, nursery=nursery)
         if once:
             supervisor.run_once()
             return
-        does = f"{', '.join(loops) or 'no loops'}; {workers} workers"
+        does = f"{', '.join(loops) or 'no loops'}; {staff.in_words}"
         run_until_stopped(supervisor, name="Scheduler", does=does, seconds=seconds, out=self.stdout)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from argparse import ArgumentParser
 from typing import Any
 
 from django.core.management.base import BaseCommand
 
 from chainsched.management.options import positive_number, positive_seconds
-from chainsched.management.running import prepare, run_until_stopped
+from chainsched.management.running import Staff, add_workers, prepare, run_until_stopped
 from chainsched.runtime import startup
 from chainsched.runtime.supervisor import Roles, Supervisor
 
@@ -24,16 +23,13 @@ class Command(BaseCommand):
         parser.add_argument(
             "--for", dest="seconds", type=positive_seconds, metavar="SECONDS", help="End by itself after this time."
         )
-        parser.add_argument(
-            "--workers",
-            type=positive_number,
-            default=os.cpu_count() or 1,
-            metavar="N",
-            help="How many jobs to run at once in this process. By default one per core.",
-        )
+        add_workers(parser, minimum=positive_number)
 
-    def handle(self, *_args: Any, seconds: float | None, workers: int, **_: Any) -> None:
+    def handle(self, *_args: Any, seconds: float | None, **options: Any) -> None:
         """Run until stopped; the exit code is 0 after an orderly end."""
+        staff = Staff.of(options)
+        nursery = staff.nursery()
         prepare(startup.refuse_unready)
-        supervisor = Supervisor(Roles(kind="worker", loops=("reaper",), workers=workers))
-        run_until_stopped(supervisor, name="Worker", does=f"{workers} at once", seconds=seconds, out=self.stdout)
+        roles = Roles(kind="worker", loops=("reaper",), processes=staff.processes, threads=staff.threads)
+        supervisor = Supervisor(roles, nursery=nursery)
+        run_until_stopped(supervisor, name="Worker", does=staff.in_words, seconds=seconds, out=self.stdout)

@@ -1,0 +1,43 @@
+"""``chainsched health``: whether everything that should be alive is."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import OutputWrapper
+from django.core.management.color import Style
+
+from chainsched import api
+from chainsched.flow.transact import TRANSIENT
+from chainsched.management.verbs import ATTENTION, OK, add_json, print_json
+
+HELP = "Say whether loops turn and processes live; exit code 1 if something is wrong. For containers and monitors."
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """The form of the answer."""
+    add_json(parser)
+
+
+def run(options: dict[str, Any], *, out: OutputWrapper, style: Style) -> int:
+    """Examine and print; a database that does not answer is a problem like any other."""
+    try:
+        health = api.health()
+    except TRANSIENT as error:
+        answer = f"The database does not answer: {str(error).strip()}"
+        if options["as_json"]:
+            print_json({"is_healthy": False, "problems": [answer]}, out=out)
+        else:
+            out.write(style.ERROR(answer))
+        return ATTENTION
+    if options["as_json"]:
+        print_json(health.as_dict(), out=out)
+    else:
+        for problem in health.problems:
+            out.write(style.ERROR(problem))
+        for note in health.notes:
+            out.write(style.WARNING(note))
+        if health.is_healthy:
+            out.write(style.SUCCESS(f"All is well: {len(health.processes)} processes are alive."))
+    return OK if health.is_healthy else ATTENTION

@@ -1,0 +1,263 @@
+"""A child: the process in which the project's code runs. It holds no lease and decides nothing.
+
+One thread reads what the supervisor says; jobs run in the main thread, where a signal can break them off, or in
+several threads when asked to. A child whose supervisor is gone ends at once, and takes its descendants along.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import resource
+import signal
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from django.db import close_old_connections, connections
+
+from chainsched.domain import outcomes
+from chainsched.domain.outcomes import Outcome
+from chainsched.flow.execute import Claim, Line, execute
+from chainsched.runtime.wire import CHUNK, Decoder, Message, encode, pack_outcome, unpack_claim
+
+# A job may report progress as often as it likes; it is passed on this often.
+PROGRESS_INTERVAL = 0.5
+KILOBYTE = 1024
+
+
+class Interrupted(BaseException):
+    """The job was told to stop and did not; no ``except Exception`` of its own holds this up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Habits:
+    """How a child lives: how many jobs at once, and after what it makes room for a fresh one."""
+
+    threads: int = 1
+    max_jobs: int = 10_000
+    max_memory: int | None = None
+
+
+class Child:
+    """Runs what its supervisor sends until it is told to stop, is worn out, or the supervisor is gone."""
+
+    def __init__(self, end: socket.socket, habits: Habits) -> None:
+        self._end = end
+        self._habits = habits
+        self._sending = threading.Lock()
+        self._inbox: deque[Claim] = deque()
+        self._arrived = threading.Condition()
+        self._is_stopping = False
+        self._done = 0
+        self._stopped: set[int] = set()
+        self._running: dict[int, int] = {}
+        self._interrupted: int | None = None
+        self._is_sending_here = False
+        self._is_postponed = False
+        self._loop = _EventLoop()
+
+    def run(self) -> None:
+        """Live; returns when there is nothing more to do."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, self._on_sigterm)
+        threading.Thread(target=self._listen, name="chainsched-wire", daemon=True).start()
+        if self._habits.threads == 1:
+            self._work()
+        else:
+            workers = [threading.Thread(target=self._work, daemon=True) for _ in range(self._habits.threads)]
+            for worker in workers:
+                worker.start()
+            for worker in workers:
+                worker.join()
+
+    def _work(self) -> None:
+        """Run one job after the other. The next one is announced with the result of the last: one message a job."""
+        result: Message = {}
+        while (item := self._next(result)) is not None:
+            result = self._run_job(item)
+        connections.close_all()
+
+    def _next(self, result: Message) -> Claim | None:
+        """The next job, announced before it begins; None when this child should end."""
+        with self._arrived:
+            self._is_stopping = self._is_stopping or self._is_worn_out()
+            if not self._inbox or self._is_stopping:
+                if result:
+                    self._send(result)
+                self._give_back()
+                while not self._inbox and not self._is_stopping:
+                    self._arrived.wait()
+                if self._is_stopping:
+                    return None
+                result = {}
+            item = self._inbox.popleft()
+            self._send({**result, "began": item.execution_id})
+            return item
+
+    def _run_job(self, item: Claim) -> Message:
+        line = _Line(self, item.execution_id)
+        self._running[item.execution_id] = threading.get_ident()
+        close_old_connections()
+        try:
+            outcome = execute(item, line=line, run_async=self._loop.run)
+        except Interrupted as late:
+            outcome = outcomes.raised(late)
+        finally:
+            self._running.pop(item.execution_id, None)
+        return self._result(item, outcome, line)
+
+    def _result(self, item: Claim, outcome: Outcome, line: _Line) -> Message:
+        # An interruption that comes too late for its job must not hit what is done here.
+        self._stopped.discard(item.execution_id)
+        self._done += 1
+        close_old_connections()
+        finished: Message = {"finished": item.execution_id, "outcome": pack_outcome(outcome)}
+        return {**finished, "progress": line.unsent} if line.unsent is not None else finished
+
+    def _is_worn_out(self) -> bool:
+        limit = self._habits.max_memory
+        if self._done >= self._habits.max_jobs:
+            return True
+        return limit is not None and self._done > 0 and memory_in_use() > limit
+
+    def _give_back(self) -> None:
+        """Hand back what waits here, when this child is about to end."""
+        if self._is_stopping:
+            waiting = [item.execution_id for item in self._inbox]
+            self._inbox.clear()
+            self._send({"returned": waiting, "retiring": True})
+            self._arrived.notify_all()
+
+    def _listen(self) -> None:
+        decoder = Decoder()
+        try:
+            while data := self._end.recv(CHUNK):
+                for message in decoder.feed(data):
+                    self._hear(message)
+        finally:
+            # The supervisor is gone, or what it says makes no sense: nothing of ours counts any more.
+            os.killpg(0, signal.SIGKILL)
+
+    def _hear(self, message: Message) -> None:
+        with self._arrived:
+            self._inbox.extend(unpack_claim(item) for item in message.get("run", ()))
+            if message.get("return"):
+                waiting = [item.execution_id for item in self._inbox]
+                self._inbox.clear()
+                self._send({"returned": waiting})
+            self._is_stopping = self._is_stopping or bool(message.get("end"))
+            self._arrived.notify_all()
+        if "stop" in message:
+            self._stopped.add(message["stop"])
+        if "interrupt" in message:
+            self._interrupt(message["interrupt"])
+
+    def _interrupt(self, execution_id: int) -> None:
+        """Break a job off: by a signal in the main thread, which also ends sleeps and reads; else between two steps."""
+        thread = self._running.get(execution_id)
+        if thread is None:
+            return
+        if thread == threading.main_thread().ident:
+            self._interrupted = execution_id
+            signal.pthread_kill(thread, signal.SIGTERM)
+        else:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(Interrupted))
+
+    def _on_sigterm(self, _number: int, _frame: FrameType | None) -> None:
+        """Break off the job that runs here: the one that is meant, or any if the signal came from elsewhere."""
+        if self._is_sending_here:
+            # Half a message would garble the wire; it comes again when the message is out.
+            self._is_postponed = True
+            return
+        meant, self._interrupted = self._interrupted, None
+        main = threading.main_thread().ident
+        here = [execution_id for execution_id, thread in self._running.items() if thread == main]
+        if here and (meant is None or meant in here):
+            raise Interrupted("The job was interrupted." if meant else "The process received SIGTERM.")
+
+    def _send(self, message: Message) -> None:
+        is_main = threading.current_thread() is threading.main_thread()
+        with self._sending:
+            self._is_sending_here = is_main
+            self._end.sendall(encode(message))
+            self._is_sending_here = False
+        if is_main and self._is_postponed:
+            self._is_postponed = False
+            self._on_sigterm(signal.SIGTERM, None)
+
+    def report(self, execution_id: int, progress: Any) -> None:
+        """Pass a job's progress on."""
+        self._send({"progress_of": execution_id, "progress": progress})
+
+    def is_stopped(self, execution_id: int) -> bool:
+        """Whether a job was asked to stop."""
+        return execution_id in self._stopped
+
+
+class _Line(Line):
+    """What connects a job with its supervisor."""
+
+    def __init__(self, child: Child, execution_id: int) -> None:
+        self._child = child
+        self._execution_id = execution_id
+        self._sent_at = 0.0
+        self.unsent: Any = None
+
+    def is_cancelled(self) -> bool:
+        return self._child.is_stopped(self._execution_id)
+
+    def report(self, progress: Any) -> None:
+        now = time.monotonic()
+        if now - self._sent_at < PROGRESS_INTERVAL:
+            self.unsent = progress
+            return
+        self._sent_at, self.unsent = now, None
+        self._child.report(self._execution_id, progress)
+
+
+class _EventLoop:
+    """One event loop for all async jobs of a child, in a thread that is started for the first of them."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._starting = threading.Lock()
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Wait for a coroutine; when the wait is broken off, so is the coroutine."""
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._started())
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        with self._starting:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                threading.Thread(target=self._loop.run_forever, name="chainsched-async", daemon=True).start()
+            return self._loop
+
+
+def memory_in_use() -> int:
+    """The memory that this process holds at present, in bytes; elsewhere than on Linux, the most it ever held."""
+    with contextlib.suppress(OSError):
+        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KILOBYTE
+
+
+def live(end: socket.socket, habits: Habits) -> None:
+    """The life of a child, from its first message to its last."""
+    for connection in connections.all(initialized_only=True):
+        # A connection that was open when the process was copied belongs to somebody else.
+        connection.connection = None
+    Child(end, habits).run()

@@ -1,0 +1,73 @@
+"""Wake-ups from other processes: PostgreSQL tells us when they made something to do.
+
+Only latency depends on it. Whatever a notification would have said, a loop finds by itself at its next turn; so a
+listener that is lost, cut off or pooled away costs time and never work.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from django.db import connections
+
+from chainsched.conf import get_config
+from chainsched.models.notices import CHANNEL
+
+logger = logging.getLogger(__name__)
+
+# How long it waits before it looks whether the connection is still there, and whether it should stop.
+PATIENCE = 5.0
+MAX_PAUSE = 10.0
+
+
+class Listener:
+    """Calls ``hear`` with each topic that arrives, from a thread and over a connection of its own."""
+
+    def __init__(self, hear: Callable[[str], None]) -> None:
+        self._hear = hear
+        self._stopping = threading.Event()
+        self._connection: Any = None
+        self._thread = threading.Thread(target=self._run, name="chainsched-listener", daemon=True)
+
+    @staticmethod
+    def is_possible() -> bool:
+        """Whether there is anything to listen to."""
+        return get_config().listen and connections[get_config().database].vendor == "postgresql"
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Hear nothing more; returns at once."""
+        self._stopping.set()
+
+    def _run(self) -> None:
+        failures = 0
+        while not self._stopping.is_set():
+            try:
+                self._listen()
+                failures = 0
+            except Exception as error:  # noqa: BLE001 - whatever happens to a listener, polling goes on
+                failures += 1
+                logger.info("Not listening for wake-ups just now: %s", str(error).strip())
+                self._stopping.wait(min(MAX_PAUSE, 2.0**failures / 4) * random.uniform(0.5, 1))  # noqa: S311
+
+    def _listen(self) -> None:
+        import psycopg  # noqa: PLC0415 - not installed where SQLite is all there is
+
+        parameters = connections[get_config().database].get_connection_params()
+        for own in ("context", "cursor_factory"):
+            parameters.pop(own, None)
+        parameters["application_name"] = "chainsched listener"
+        with psycopg.connect(**parameters, autocommit=True) as connection:
+            connection.execute(f"LISTEN {CHANNEL}")
+            # What was said before we listened was said to nobody.
+            self._hear("")
+            while not self._stopping.is_set():
+                for notice in connection.notifies(timeout=PATIENCE, stop_after=1):
+                    self._hear(notice.payload)
+                connection.execute("SELECT 1")

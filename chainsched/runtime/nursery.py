@@ -1,0 +1,180 @@
+"""The process that bears children: forked before there are threads or connections, it stays that way.
+
+A fork of the threaded supervisor could copy a lock that nobody will ever open, or a connection that two would use.
+The nursery is the parent of all children, reports their deaths, takes their orphans along, and ends with its
+supervisor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from django.db import connections
+
+from chainsched.runtime.wire import Channel, Message, encode
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+
+Life = Callable[[socket.socket], None]
+
+
+class Nursery:
+    """The supervisor's side: ask for children, hear of births and deaths."""
+
+    def __init__(self, live: Life) -> None:
+        """Fork the nursery; ``live`` is what each child does with its socket. Call it before anything else starts."""
+        connections.close_all()
+        ours, theirs = socket.socketpair()
+        self.pid = os.fork()
+        if self.pid == 0:
+            ours.close()
+            _exit_with(lambda: _Nurse(theirs, live).run())
+        theirs.close()
+        self.channel = Channel(ours)
+
+    def bear(self, end: socket.socket) -> None:
+        """Ask for a child that speaks over this socket; its birth is reported in the order of asking."""
+        # One byte and one descriptor always fit: births are few, and the nurse reads them at once.
+        socket.send_fds(self.channel.socket, [b"b"], [end.fileno()])
+        end.close()
+
+    def close(self) -> None:
+        """Let the nursery end, with every child that is left."""
+        self.channel.close()
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
+
+
+class _Nurse:
+    """The nursery's side: one thread, no connections, no locks."""
+
+    def __init__(self, supervisor: socket.socket, live: Life) -> None:
+        self._supervisor = supervisor
+        self._live = live
+        self._children: set[int] = set()
+        self._woken, self._waker = socket.socketpair()
+
+    def run(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        _become_subreaper()
+        self._woken.setblocking(False)
+        self._waker.setblocking(False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
+        while self._take_orders():
+            self._bury()
+        self._end_all()
+
+    def _take_orders(self) -> bool:
+        """Wait for an order or a death; False once the supervisor is gone."""
+        ready, _, _ = select.select([self._supervisor, self._woken], [], [])
+        if self._woken in ready:
+            with contextlib.suppress(BlockingIOError):
+                self._woken.recv(4096)
+        if self._supervisor not in ready:
+            return True
+        order, descriptors, _, _ = socket.recv_fds(self._supervisor, 1, 1)
+        for descriptor in descriptors:
+            self._bear(socket.socket(fileno=descriptor))
+        return bool(order)
+
+    def _bear(self, end: socket.socket) -> None:
+        nursery = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            for other in (self._supervisor, self._woken, self._waker):
+                other.close()
+            _exit_with(lambda: _grow_up(end, self._live, nursery=nursery))
+        end.close()
+        self._children.add(pid)
+        self._tell({"born": pid})
+
+    def _bury(self) -> None:
+        """Report the dead; what a dead child left behind has become ours, and dies too."""
+        for pid, status in _collect_dead():
+            if pid in self._children:
+                self._children.remove(pid)
+                _kill_group(pid)
+                self._tell({"died": pid, "status": os.waitstatus_to_exitcode(status)})
+        for orphan in _own_children() - self._children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(orphan, signal.SIGKILL)
+
+    def _tell(self, message: Message) -> None:
+        with contextlib.suppress(OSError):
+            self._supervisor.sendall(encode(message))
+
+    def _end_all(self) -> None:
+        for pid in self._children:
+            _kill_group(pid)
+        while self._children:
+            pid, _ = os.waitpid(-1, 0)
+            self._children.discard(pid)
+        while orphans := _own_children():
+            for orphan in orphans:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(orphan, signal.SIGKILL)
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(orphan, 0)
+
+
+def _grow_up(end: socket.socket, live: Life, *, nursery: int) -> None:
+    """Become a process of its own: its own session, dead when the nursery dies, foster parent of its own orphans."""
+    os.setsid()
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    _become_subreaper()
+    if os.getppid() != nursery:
+        return
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    live(end)
+
+
+def _exit_with(run: Callable[[], None]) -> NoReturn:
+    """Run and end without what the copied program would do at its exit."""
+    code = 1
+    try:
+        run()
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _collect_dead() -> list[tuple[int, int]]:
+    dead = []
+    with contextlib.suppress(ChildProcessError):
+        while (found := os.waitpid(-1, os.WNOHANG))[0]:
+            dead.append(found)
+    return dead
+
+
+def _own_children() -> set[int]:
+    """The processes whose parent we are, by birth or because theirs died."""
+    listed = Path(f"/proc/self/task/{os.getpid()}/children")
+    return {int(pid) for pid in listed.read_text(encoding="ascii").split()} if listed.exists() else set()
+
+
+def _kill_group(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _become_subreaper() -> None:
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def _prctl(option: int, argument: int) -> None:
+    """Ask the Linux kernel; elsewhere children notice that their socket closes."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if hasattr(libc, "prctl"):
+        libc.prctl(option, argument, 0, 0, 0)

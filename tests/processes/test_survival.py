@@ -1,0 +1,209 @@
+"""Supervisors, children and leases as real processes: killed, frozen, drained, cut off from the database."""
+
+import functools
+import signal
+
+import pytest
+from django.db import connection
+
+from chainsched import ManifestItem
+from chainsched.domain.states import ExecutionState
+from chainsched.models import Manifest, ManifestGroup, Metadata, Process
+from tests.processes.command import start, stop
+from tests.processes.tree import descendants, is_running, send_all
+from tests.testapp import misdeeds, workflows
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
+
+SHORT_LEASE = {"HEARTBEAT_INTERVAL": 0.5, "PROCESS_EXPIRY": 3, "REAP_INTERVAL": 0.5, "RETRY_DELAY": 1}
+
+
+def trigger(workflow, number=1, input=None):
+    """Let so many jobs come at once."""
+    items = [ManifestItem(str(index), input) for index in range(number)]
+    Manifest.objects.schedule_many(workflow, workflow.__name__, items, None)
+    ManifestGroup.objects.get(name=workflow.__name__).trigger()
+
+
+def ended(state=ExecutionState.COMPLETED):
+    return Metadata.objects.filter(state=state).count()
+
+
+def running():
+    return Metadata.objects.in_progress().filter(started_at__isnull=False).count()
+
+
+@pytest.fixture
+def launch():
+    """Start commands that are stopped after the test, however it ends."""
+    processes = []
+
+    def start_one(*arguments, **options):
+        processes.append(start(*arguments, **options))
+        return processes[-1]
+
+    yield start_one
+    for process in processes:
+        if process.poll() is None:
+            send_all([process.pid, *descendants(process.pid)], signal.SIGKILL)
+        process.stdout.close()
+        process.wait()
+
+
+def test_children_die_with_their_supervisor(launch):
+    trigger(misdeeds.oversleep, 2)
+    process = launch("run_scheduler", "--processes", "2")
+    wait_until(lambda: running() == 2)
+    below = descendants(process.pid)
+    assert len(below) == 3, "the nursery and two children"
+    process.kill()
+    process.wait()
+    wait_until(lambda: not any(is_running(pid) for pid in below), timeout=5)
+
+
+def test_a_killed_supervisor_burns_no_attempt_of_what_had_not_begun(launch):
+    trigger(workflows.ping, 60)
+    process = launch("run_scheduler", "--processes", "1", settings=SHORT_LEASE)
+    wait_until(lambda: ended() == 60)
+    trigger(misdeeds.stay, 50, input=0.4)
+    wait_until(lambda: Metadata.objects.in_progress().filter(started_at__isnull=True).count() >= 5)
+    process.kill()
+    process.wait()
+    again = launch("run_scheduler", "--processes", "2", "--threads", "8", settings=SHORT_LEASE)
+    wait_until(lambda: ended() == 110)
+    assert stop(again)[0] == 0
+    assert ended(ExecutionState.FAILED) <= 1, "at most the one that was running"
+
+
+def test_sigterm_lets_what_runs_finish_and_gives_back_what_has_not_begun(launch):
+    trigger(workflows.ping, 60)
+    process = launch("run_scheduler", "--processes", "1")
+    wait_until(lambda: ended() == 60)
+    trigger(misdeeds.stay, 20, input=0.6)
+    wait_until(lambda: Metadata.objects.in_progress().count() >= 5)
+    code, output = stop(process)
+    assert code == 0, output
+    assert not Metadata.objects.in_progress().exists()
+    assert Metadata.objects.pending().exists()
+    assert ended(ExecutionState.FAILED) == 0
+
+
+def test_a_second_signal_ends_it_at_once_with_its_children(launch):
+    trigger(misdeeds.oversleep)
+    process = launch("run_scheduler", "--processes", "1")
+    wait_until(lambda: running() == 1)
+    below = descendants(process.pid)
+    process.send_signal(signal.SIGTERM)
+    wait_until(lambda: not Process.objects.filter(turns={}).exists())
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=10) == 128 + signal.SIGTERM
+    wait_until(lambda: not any(is_running(pid) for pid in below), timeout=5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "least"), [({"MAX_JOBS_PER_CHILD": 5}, 5), ({"MAX_CHILD_MEMORY": 1}, 25), ({}, 1)]
+)
+def test_children_are_replaced_by_count_and_by_memory(launch, settings, least):
+    trigger(misdeeds.tell_pid, 25)
+    process = launch("run_scheduler", "--processes", "1", settings=settings)
+    wait_until(lambda: ended() == 25)
+    assert stop(process)[0] == 0
+    pids = set(Metadata.objects.values_list("output", flat=True))
+    assert len(pids) >= least
+    assert settings or len(pids) == 1
+
+
+def test_a_frozen_process_loses_its_jobs_and_begins_anew(launch):
+    trigger(misdeeds.stay, input=4.0)
+    frozen = launch("run_worker", "--processes", "1", settings=SHORT_LEASE)
+    wait_until(Process.objects.filter(kind="worker").exists)
+    launch("run_scheduler", "--processes", "0", settings=SHORT_LEASE)
+    wait_until(lambda: running() == 1)
+    everyone = [frozen.pid, *descendants(frozen.pid)]
+    send_all(everyone, signal.SIGSTOP)
+    helper = launch("run_worker", "--processes", "1", settings=SHORT_LEASE)
+    wait_until(lambda: ended(ExecutionState.FAILED) == 1)
+    send_all(everyone, signal.SIGCONT)
+    wait_until(lambda: ended() == 1)
+    wait_until(lambda: Process.objects.trusted().filter(pid=frozen.pid, lost_at__isnull=True).exists())
+    assert Process.objects.filter(pid=frozen.pid).count() == 2, "it lives on under a new identity"
+    (lost,) = Metadata.objects.filter(state=ExecutionState.FAILED)
+    assert lost.failure_type == "lost"
+    assert stop(frozen)[0] == 0
+    assert stop(helper)[0] == 0
+
+
+def test_async_jobs_share_one_event_loop(launch):
+    trigger(misdeeds.tell_loop, 6)
+    process = launch("run_scheduler", "--processes", "1", "--threads", "6")
+    wait_until(lambda: ended() == 6)
+    assert stop(process)[0] == 0
+    assert len({tuple(output) for output in Metadata.objects.values_list("output", flat=True)}) == 1
+
+
+def test_jobs_run_in_threads_of_the_process_when_asked_to(launch):
+    trigger(misdeeds.tell_pid, 3)
+    process = launch("run_scheduler", "--processes", "2", "--in-process")
+    wait_until(lambda: ended() == 3)
+    assert set(Metadata.objects.values_list("output", flat=True)) == {process.pid}
+    assert stop(process)[0] == 0
+
+
+@pytest.mark.postgres
+class TestPostgres:
+    def test_terminated_connections_are_survived(self, launch):
+        trigger(misdeeds.stay, 40, input=0.05)
+        process = launch("run_scheduler", "--processes", "2", settings=SHORT_LEASE)
+        for threshold in (3, 10, 20, 30):
+            wait_until(functools.partial(_have_ended, threshold))
+            _terminate_others()
+        wait_until(lambda: ended() == 40)
+        code, output = stop(process)
+        assert code == 0, output
+        assert ended(ExecutionState.FAILED) == 0
+
+    def test_other_processes_are_woken_without_waiting_for_their_interval(self, launch):
+        slow = dict.fromkeys(("MANAGER_INTERVAL", "DISPATCHER_INTERVAL", "WORKER_INTERVAL"), 600)
+        scheduler = launch("run_scheduler", "--processes", "0", settings=slow)
+        worker = launch("run_worker", "--processes", "1", settings=slow)
+        chain = Manifest.objects.schedule(workflows.ping, "first", None, None)
+        Manifest.objects.schedule_dependent(workflows.ping, "second", None, depends_on="first")
+        wait_until(lambda: _listeners() == 2)
+        chain.trigger()
+        wait_until(lambda: ended() == 2)
+        assert stop(worker)[0] == 0
+        assert stop(scheduler)[0] == 0
+
+    def test_a_lost_listener_costs_time_and_no_work(self, launch):
+        process = launch("run_scheduler", "--processes", "1")
+        wait_until(lambda: _listeners() == 1)
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'chainsched listener'"
+            )
+        trigger(workflows.ping)
+        wait_until(lambda: ended() == 1)
+        wait_until(lambda: _listeners() == 1)
+        assert stop(process)[0] == 0
+
+
+def _have_ended(number: int) -> bool:
+    return ended() >= number
+
+
+def _terminate_others() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+
+
+def _listeners() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = %s",
+            ["chainsched listener"],
+        )
+        return int(cursor.fetchone()[0])

@@ -1,0 +1,156 @@
+"""Health: each loop's last turn and each process's heartbeat, by command and by view."""
+
+import json
+from datetime import timedelta
+from io import StringIO
+
+import psycopg
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.core.management import call_command
+from django.db import OperationalError, connection
+from django.test import RequestFactory
+
+from chainsched import api, views
+from chainsched.flow.examine import examine
+from chainsched.models.clock import database_now
+from tests.factories import NOW, make_process
+
+pytestmark = pytest.mark.django_db
+
+TURNS = {"manager": NOW.isoformat(), "dispatcher": NOW.isoformat(), "reaper": NOW.isoformat()}
+
+
+def scheduler(**columns):
+    return make_process(kind="scheduler", **{"heartbeat_at": NOW, "turns": TURNS, "workflows": ["w"], **columns})
+
+
+def problems(now=NOW):
+    return examine(now=now).problems
+
+
+def test_all_is_well_when_loops_turn_and_somebody_can_work():
+    scheduler()
+    assert examine(now=NOW).is_healthy
+
+
+def test_nobody_alive_is_a_problem_for_each_loop_and_for_jobs():
+    found = problems()
+    assert len(found) == 4
+    assert "The manager turns nowhere; start run_scheduler." in found
+    assert any("can run jobs" in problem for problem in found)
+
+
+@pytest.mark.parametrize("columns", [{"stopped_at": NOW}, {"lost_at": NOW}, {"heartbeat_at": NOW - timedelta(hours=1)}])
+def test_a_process_that_stopped_was_lost_or_is_silent_does_not_count(columns):
+    scheduler(**columns)
+    assert len(problems()) == 4
+
+
+@pytest.mark.parametrize("loop", ["manager", "dispatcher", "reaper"])
+def test_a_loop_that_stands_still_in_a_living_process_is_a_problem(loop):
+    late = (NOW - timedelta(seconds=95)).isoformat()
+    scheduler(turns={**TURNS, loop: late})
+    assert problems() == (f"The {loop} has not turned for 95 s.",)
+
+
+def test_one_scheduler_that_turns_is_enough():
+    late = (NOW - timedelta(seconds=95)).isoformat()
+    scheduler(turns=dict.fromkeys(TURNS, late))
+    scheduler()
+    assert problems() == ()
+
+
+def test_loops_without_anybody_who_runs_jobs_are_a_problem():
+    scheduler(workflows=[])
+    assert len(problems()) == 1
+    make_process(heartbeat_at=NOW, workflows=["w"])
+    assert problems() == ()
+
+
+def test_the_inline_server_needs_no_worker(settings):
+    settings.CHAINSCHED = {"TASK_SERVER": "inline"}
+    scheduler(workflows=[])
+    assert problems() == ()
+
+
+class TestTheCommand:
+    @pytest.fixture(autouse=True)
+    def _at_now(self, monkeypatch):
+        monkeypatch.setattr(api, "database_now", lambda: NOW)
+
+    def call(self, *arguments):
+        out = StringIO()
+        try:
+            call_command("chainsched", "health", *arguments, stdout=out, no_color=True)
+        except SystemExit as ended:
+            return ended.code, out.getvalue()
+        return 0, out.getvalue()
+
+    def test_it_ends_well(self):
+        scheduler()
+        assert self.call() == (0, "All is well: 1 processes are alive.\n")
+
+    def test_it_names_what_is_wrong(self):
+        code, output = self.call()
+        assert code == 1
+        assert "The manager turns nowhere" in output
+
+    def test_for_programs_it_prints_json(self):
+        scheduler()
+        _, output = self.call("--json")
+        assert json.loads(output)["is_healthy"] is True
+
+    def test_a_database_that_does_not_answer_is_a_problem(self, monkeypatch):
+        monkeypatch.setattr(api, "database_now", unavailable)
+        assert self.call() == (1, "The database does not answer: gone\n")
+        assert json.loads(self.call("--json")[1])["is_healthy"] is False
+
+
+def unavailable():
+    raise OperationalError("gone")
+
+
+class TestTheView:
+    @pytest.fixture(autouse=True)
+    def _at_now(self, monkeypatch):
+        monkeypatch.setattr(api, "database_now", lambda: NOW)
+
+    def get(self, client, **options):
+        answer = client.get("/chainsched/health/", **options)
+        return answer.status_code, answer.json()
+
+    def test_anybody_learns_whether_all_is_well_and_nothing_else(self, client):
+        assert self.get(client) == (503, {"status": "failing"})
+        scheduler(host="secret-host")
+        assert self.get(client) == (200, {"status": "ok"})
+
+    def test_who_may_see_processes_sees_why(self, client):
+        user = User.objects.create_user("ada")
+        user.user_permissions.add(Permission.objects.get(codename="view_process"))
+        client.force_login(user)
+        status, body = self.get(client)
+        assert status == 503
+        assert "The manager turns nowhere; start run_scheduler." in body["problems"]
+
+    def test_a_database_that_does_not_answer_is_a_failure_not_an_error(self, monkeypatch):
+        monkeypatch.setattr(api, "database_now", unavailable)
+        answer = views.health(RequestFactory().get("/"))
+        assert (answer.status_code, json.loads(answer.content)) == (503, {"status": "failing"})
+
+    def test_it_cannot_be_posted_to_and_is_never_cached(self, client):
+        assert client.post("/chainsched/health/").status_code == 405
+        assert "no-store" in client.get("/chainsched/health/")["Cache-Control"]
+
+
+@pytest.mark.postgres
+@pytest.mark.django_db(transaction=True)
+def test_a_transaction_that_stays_open_is_named():
+    scheduler()
+    parameters = connection.get_connection_params()
+    for own in ("context", "cursor_factory"):
+        parameters.pop(own, None)
+    with psycopg.connect(**{**parameters, "application_name": "report"}) as other:
+        other.execute("SELECT 1")
+        (note,) = examine(now=database_now() + timedelta(minutes=10)).notes
+    assert "report" in note

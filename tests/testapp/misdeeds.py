@@ -1,0 +1,156 @@
+"""Workflows that misbehave in every way that is known."""
+
+import asyncio
+import ctypes
+import math
+import os
+import re
+import signal
+import sys
+import time
+from typing import Any
+
+from chainsched import RunContext, workflow
+
+
+@workflow
+def exit_without_a_word() -> None:
+    os._exit(0)
+
+
+@workflow
+def exit_with_a_code() -> None:
+    os._exit(3)
+
+
+@workflow
+def leave() -> None:
+    sys.exit()
+
+
+@workflow
+def crash() -> None:
+    ctypes.string_at(0)
+
+
+@workflow
+def abort() -> None:
+    os.abort()
+
+
+@workflow
+def kill_itself() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@workflow
+def term_itself() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(30)
+
+
+@workflow
+def run_out_of_memory() -> None:
+    raise MemoryError
+
+
+@workflow
+def oversleep() -> None:
+    time.sleep(60)
+
+
+@workflow
+def spin() -> None:
+    while True:
+        pass
+
+
+@workflow
+def ignore_everything() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    while True:
+        try:
+            time.sleep(60)
+        except BaseException:  # noqa: BLE001, S112 - the misdeed
+            continue
+
+
+@workflow
+def block_in_c() -> None:
+    re.match(r"(a+)+$", "a" * 64 + "b")
+
+
+@workflow
+async def oversleep_async() -> None:
+    await asyncio.sleep(60)
+
+
+@workflow
+def interrupt_from_the_keyboard() -> None:
+    raise KeyboardInterrupt
+
+
+@workflow
+def close_everything() -> None:
+    os.closerange(3, 256)
+    time.sleep(1)
+
+
+@workflow
+def leave_a_daemon() -> None:
+    """Leave a process behind that is nobody's child and has a session of its own, and die."""
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.execv("/bin/sleep", ["chainsched-daemon", "61"])  # noqa: S606
+        os._exit(0)
+    os.wait()
+    os._exit(1)
+
+
+@workflow
+def return_nonsense() -> Any:
+    return {"thing": object()}
+
+
+@workflow
+def return_no_number() -> float:
+    return math.nan
+
+
+@workflow
+def return_too_much() -> str:
+    return "x" * (2 * 1024 * 1024)
+
+
+@workflow
+def raise_nul_bytes() -> None:
+    raise ValueError("a\x00b\ud800")
+
+
+@workflow
+def tell_pid() -> int:
+    return os.getpid()
+
+
+@workflow
+def stay(seconds: float) -> str:
+    time.sleep(seconds)
+    return "stayed"
+
+
+@workflow
+async def tell_loop() -> list[int]:
+    await asyncio.sleep(0.2)
+    return [os.getpid(), id(asyncio.get_running_loop())]
+
+
+@workflow
+def stop_when_told(run: RunContext) -> str:
+    """Work until told to stop, and tell how far it is."""
+    done = 0
+    while not run.is_cancelled():
+        done += 1
+        run.progress(done, 1_000_000, "counting")
+        time.sleep(0.01)
+    raise RuntimeError("told to stop")
