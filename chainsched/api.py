@@ -25,11 +25,15 @@ from chainsched.exceptions import InvalidInput, UnknownExecution, UnknownManifes
 from chainsched.flow import enable as switch
 from chainsched.flow.activate import activate_by_hand
 from chainsched.flow.adopt import adopt
+from chainsched.flow.bring_forward import bring_forward as put_first
 from chainsched.flow.cancel import cancel as cancel_work
 from chainsched.flow.cancel import cancel_execution as stop_execution
+from chainsched.flow.cancel import cancel_row as unqueue
 from chainsched.flow.cancel_tree import cancel_tree
 from chainsched.flow.examine import examine
 from chainsched.flow.explain import explain as explain_manifest
+from chainsched.flow.explain import explain_row as explain_waiting
+from chainsched.flow.limit import limit
 from chainsched.flow.plan import Origin, chunks
 from chainsched.flow.remove import remove as remove_manifests
 from chainsched.flow.resolve import Decision, acknowledge, retry
@@ -39,7 +43,7 @@ from chainsched.flow.transact import transact
 from chainsched.flow.trigger import Wish
 from chainsched.flow.trigger import trigger as trigger_manifests
 from chainsched.flow.unfold import Batch, declaration
-from chainsched.models import DeadLetter, Manifest, ManifestGroup, Metadata
+from chainsched.models import DeadLetter, Manifest, ManifestGroup, Metadata, WorkQueue
 from chainsched.models.clock import database_now
 from chainsched.registry import WorkflowRef, registry
 from chainsched.servers import get_server
@@ -47,6 +51,7 @@ from chainsched.servers import get_server
 logger = logging.getLogger(__name__)
 
 MAX_REASON = 200
+MAX_PRIORITY = 31
 
 
 def schedule(
@@ -195,6 +200,16 @@ def disable_group(group: ManifestGroup) -> bool:
     return _log(switch.disable_group(group.pk, now=database_now()), "Group %s was disabled.", group)
 
 
+def set_limits(group: ManifestGroup, *, max_active_jobs: int | None, priority: int) -> bool:
+    """Set a group's limit, None for none, and its priority; rows that wait move. False if nothing changed."""
+    if max_active_jobs is not None and max_active_jobs < 1:
+        raise InvalidInput(f"A limit of {max_active_jobs} lets nothing run; give 1 or more, or disable the group.")
+    if not 0 <= priority <= MAX_PRIORITY:
+        raise InvalidInput(f"A priority of {priority} does not exist; give 0 to {MAX_PRIORITY}.")
+    changed = limit(group.pk, max_active_jobs=max_active_jobs, priority=priority)
+    return _log(changed, "The limits of group %s were changed.", group)
+
+
 def cancel(manifest: Manifest, *, reason: str = "cancelled on request") -> Cancelled:
     """Stop what a manifest has under way; the occurrence is consumed, nothing is retried."""
     _check_exists(manifest)
@@ -233,6 +248,39 @@ def cancel_execution(execution: Metadata, *, tree: bool = False, reason: str = "
 def explain_execution(execution: Metadata) -> Ancestry:
     """What caused an execution, link by link, up to the root."""
     return trace(execution.id)
+
+
+def run_again(execution: Metadata) -> Answer:
+    """Trigger the manifest of an execution with the input that it had; raises UnknownManifest if that is gone.
+
+    The new run stands for itself: it has no parent and no tree but its own.
+    """
+    manifest = Manifest.objects.filter(id=execution.manifest_id or 0).first()
+    if manifest is None:
+        raise UnknownManifest(execution.manifest_external_id or f"of execution {execution.id}")
+    return trigger(manifest, input=execution.input)
+
+
+def cancel_row(row: WorkQueue, *, reason: str = "cancelled on request") -> bool:
+    """Take a row out of the queue; the occurrence is consumed. False if it waits no longer."""
+    cancelled = unqueue(row.id, reason=_checked_reason(reason), now=database_now())
+    if cancelled:
+        logger.info("Queue row %s was cancelled.", row.id)
+    return cancelled
+
+
+def bring_forward(row: WorkQueue) -> bool:
+    """Let a row of the queue go at once, before all others of its priority; False if it waits no longer."""
+    moved = put_first(row.id)
+    if moved:
+        logger.info("Queue row %s was brought forward.", row.id)
+    return moved
+
+
+def explain_row(row: WorkQueue) -> Explanation:
+    """What a row of the queue waits for, in the order in which the dispatcher asks; or that it waits no longer."""
+    now = database_now()
+    return explain_waiting(row, workflows=get_server().known_workflows(now=now), now=now)
 
 
 def remove(manifests: Iterable[int]) -> tuple[int, dict[str, int]]:

@@ -427,3 +427,89 @@ def test_the_async_twins_do_the_same():
     answers = async_to_sync(story)()
     assert answers == [True, True, Answer.QUEUED, Cancelled(queued=1), Counter({Answer.QUEUED: 1})]
     assert Manifest.objects.count() == 4
+
+
+class TestQueueRows:
+    def test_a_row_is_cancelled_and_its_occurrence_consumed(self, bench):
+        thing = make_manifest(state={})
+        row = make_queue_row(thing)
+        assert row.cancel(reason="not today") is True
+        row.refresh_from_db()
+        assert (row.status, row.cancel_reason) == (QueueStatus.CANCELLED, "not today")
+        assert state_of(thing).next_run_at == NOW + timedelta(minutes=5)
+        assert row.cancel() is False
+
+    def test_cancelling_a_row_leaves_a_wish_for_another_run(self, bench):
+        thing = make_manifest(state={"trigger_at": NOW + timedelta(seconds=1)})
+        make_queue_row(thing).cancel()
+        assert state_of(thing).trigger_at == NOW + timedelta(seconds=1)
+
+    def test_a_row_without_a_manifest_is_cancelled_too(self, bench):
+        row = make_queue_row()
+        assert row.cancel() is True
+        bench.assert_queued()
+
+    def test_a_row_is_brought_before_all_others_of_its_priority(self, bench):
+        first, last, higher = make_manifest("first"), make_manifest("last"), make_manifest("higher")
+        make_queue_row(first, turn=1)
+        row = make_queue_row(last, turn=9, not_before=NOW + timedelta(hours=1), source=Source.RETRY, attempt=2)
+        make_queue_row(higher, priority=5, turn=9)
+        assert row.bring_forward() is True
+        assert bench.queued() == ["higher", "last", "first"]
+        row.refresh_from_db()
+        assert (row.not_before, row.attempt) == (None, 2)
+
+    def test_a_row_that_left_the_queue_cannot_be_brought_forward(self, bench):
+        assert make_queue_row(make_manifest(), status=QueueStatus.CANCELLED).bring_forward() is False
+
+    def test_a_row_says_what_it_waits_for(self, bench):
+        thing = make_manifest()
+        row = make_queue_row(thing, not_before=NOW + timedelta(hours=1))
+        assert row.explain().code == "waits_for_time"
+        row.bring_forward()
+        row.refresh_from_db()
+        assert row.explain().code == "no_capable_worker"
+        assert bench.process
+        assert row.explain().reason == "it is queued and 0 rows are ahead of it"
+        thing.group.disable()
+        assert row.explain().code == "group_disabled"
+
+    @pytest.mark.parametrize(
+        ("columns", "code"),
+        [({}, "queued"), ({"manifest_id": 987_654}, "manifest_gone"), ({"status": "cancelled"}, "cancelled")],
+    )
+    def test_a_row_without_its_manifest_says_what_it_waits_for(self, bench, columns, code):
+        assert bench.process
+        assert make_queue_row(**columns).explain().code == code
+
+    def test_a_row_of_a_disabled_group_without_a_manifest_waits_for_it(self, bench):
+        assert bench.process
+        assert make_queue_row(group=make_group(is_enabled=False)).explain().code == "group_disabled"
+
+
+class TestLimits:
+    def test_rows_that_wait_move_with_the_priority_of_their_group(self):
+        thing = make_manifest()
+        row = make_queue_row(thing)
+        assert thing.group.set_limits(max_active_jobs=3, priority=7) is True
+        thing.group.refresh_from_db()
+        row.refresh_from_db()
+        assert (thing.group.max_active_jobs, thing.group.priority, row.priority) == (3, 7, 7)
+        assert thing.group.set_limits(max_active_jobs=3, priority=7) is False
+
+    @pytest.mark.parametrize("wrong", [{"max_active_jobs": 0, "priority": 0}, {"max_active_jobs": 1, "priority": 32}])
+    def test_limits_that_make_no_sense_are_refused(self, wrong):
+        with pytest.raises(InvalidInput):
+            make_group().set_limits(**wrong)
+
+
+class TestRunningAgain:
+    def test_the_run_gets_the_input_of_the_execution(self, bench):
+        thing = make_manifest("sync", workflow="testapp.copy", input={"table": "a", "size": 1})
+        execution = make_execution(thing, state=ExecutionState.COMPLETED, input={"table": "b", "size": 2})
+        assert execution.run_again() is Answer.QUEUED
+        assert WorkQueue.objects.get().input == {"table": "b", "size": 2}
+
+    def test_an_execution_whose_manifest_is_gone_is_refused(self):
+        with pytest.raises(UnknownManifest):
+            make_execution(state=ExecutionState.COMPLETED).run_again()

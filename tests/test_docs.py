@@ -36,6 +36,7 @@ DOORS = sorted(
             doors.ExecutionActions,
             doors.GroupActions,
             doors.DeadLetterActions,
+            doors.QueueActions,
         )
         for name in vars(door)
         if not name.startswith("_")

@@ -35,6 +35,22 @@ def cancel_execution(execution_id: int, *, reason: str, now: datetime) -> Cancel
     return with_steady_edges(lambda: _cancel_execution(execution_id, reason=reason, now=now))
 
 
+def cancel_row(row_id: int, *, reason: str, now: datetime) -> bool:
+    """Take one row out of the queue; False if it waits no longer. Wishes for another run stay."""
+    return with_steady_edges(lambda: _cancel_row(row_id, reason=reason, now=now))
+
+
+def _cancel_row(row_id: int, *, reason: str, now: datetime) -> bool:
+    with transact():
+        # Whose row it is never changes, so it may be read before the lock.
+        owners = WorkQueue.objects.filter(id=row_id, manifest__isnull=False).values_list("manifest_id", flat=True)
+        owner_ids = [id_ for id_ in owners if id_ is not None]
+        locked = ManifestState.objects.lock_family(owner_ids)
+        is_cancelled = WorkQueue.objects.cancel_row(row_id, reason=reason)
+        _consume(owner_ids if is_cancelled else [], locked=locked, now=now)
+    return is_cancelled
+
+
 def _cancel_execution(execution_id: int, *, reason: str, now: datetime) -> Cancelled:
     with transact():
         ManifestState.objects.lock_family(Metadata.objects.manifests_of([execution_id]))
@@ -57,9 +73,15 @@ def _cancel(manifest_ids: Collection[int], *, reason: str, now: datetime) -> Can
         locked = ManifestState.objects.lock_family(manifest_ids)
         unwished = ManifestState.objects.forget_wishes(manifest_ids)
         unqueued = WorkQueue.objects.cancel_queued(manifest_ids, reason=reason)
-        ManifestState.objects.settle(unqueued, now=now)
-        Manifest.objects.mark_done(unqueued, now=now)
-        ManifestState.objects.note_debts(unqueued)
+        _consume(unqueued, locked=locked, now=now)
         stopped = stop(Metadata.objects.lock_active_of(manifest_ids), reason=reason, now=now)
-        arm({*unqueued, *unwished, *find_continuations(unqueued, locked=locked)}, now=now)
+        arm(unwished, now=now)
     return Cancelled(queued=len(unqueued)) + stopped
+
+
+def _consume(manifest_ids: Collection[int], *, locked: Collection[int], now: datetime) -> None:
+    """Let the occurrence that a cancelled row stood for be over, and go on from there."""
+    ManifestState.objects.settle(manifest_ids, now=now)
+    Manifest.objects.mark_done(manifest_ids, now=now)
+    ManifestState.objects.note_debts(manifest_ids)
+    arm({*manifest_ids, *find_continuations(manifest_ids, locked=locked)}, now=now)

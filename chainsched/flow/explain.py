@@ -14,7 +14,7 @@ from chainsched.conf import get_config
 from chainsched.domain.answers import Explanation
 from chainsched.domain.due import Facts, OpenItem, Reason, decide, find_obstacle, timing_of
 from chainsched.domain.schedules import next_runs
-from chainsched.domain.states import SOURCES_PAST_DISABLED
+from chainsched.domain.states import SOURCES_PAST_DISABLED, QueueStatus
 from chainsched.exceptions import InvalidSchedule, UnknownManifest
 from chainsched.models import ManifestGroup, Metadata, WorkQueue
 from chainsched.models.facts import load_facts
@@ -41,20 +41,43 @@ def explain(manifest_id: int, *, workflows: Collection[str], now: datetime) -> E
     )
 
 
+def explain_row(row: WorkQueue, *, workflows: Collection[str], now: datetime) -> Explanation:
+    """What a row of the queue waits for, or that it waits no longer; ``workflows`` as above."""
+    name = row.manifest_external_id or row.workflow
+    if row.status != QueueStatus.QUEUED:
+        became = f"it became execution {row.execution_id}" if row.execution_id else row.cancel_reason or "cancelled"
+        return Explanation(name, row.status, became, None)
+    found = load_facts([row.manifest_id]) if row.manifest_id else []
+    code, reason = _why_held(row, found[0] if found else None, workflows=workflows, now=now)
+    return Explanation(name, code, reason, None)
+
+
 def _why_waiting(facts: Facts, *, workflows: Collection[str], now: datetime) -> tuple[str, str]:
-    """What keeps a queued row from being dispatched, in the order in which the dispatcher asks."""
     row = WorkQueue.objects.queued().filter(manifest=facts.manifest_id).first()
     if row is None:
         return str(Reason.PENDING), "it was dispatched this very moment"
+    return _why_held(row, facts, workflows=workflows, now=now)
+
+
+def _why_held(row: WorkQueue, facts: Facts | None, *, workflows: Collection[str], now: datetime) -> tuple[str, str]:
+    """What keeps a queued row from being dispatched, in the order in which the dispatcher asks."""
     if row.not_before is not None and row.not_before > now:
         return "waits_for_time", f"attempt {row.attempt} waits until {row.not_before.isoformat()}"
-    if not facts.is_enabled and row.source not in SOURCES_PAST_DISABLED:
+    if facts is None and row.manifest_id is not None:
+        return "manifest_gone", "its manifest was deleted behind the engine's back; cancel it"
+    if facts is not None and not facts.is_enabled and row.source not in SOURCES_PAST_DISABLED:
         return str(Reason.DISABLED), "it is queued, but the manifest is disabled; enable or trigger it"
-    if not facts.is_group_enabled:
+    if not _is_group_enabled(row, facts):
         return str(Reason.GROUP_DISABLED), "it is queued, but its group is disabled"
     if row.workflow not in workflows:
         return "no_capable_worker", f"no live process can run {row.workflow!r}; start a worker that knows it"
     return _why_no_room(row)
+
+
+def _is_group_enabled(row: WorkQueue, facts: Facts | None) -> bool:
+    if facts is not None:
+        return facts.is_group_enabled
+    return not ManifestGroup.objects.filter(id=row.group_id or 0, is_enabled=False).exists()
 
 
 def _why_no_room(row: WorkQueue) -> tuple[str, str]:

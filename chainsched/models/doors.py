@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from chainsched.models.manifest import Manifest
     from chainsched.models.manifest_group import ManifestGroup
     from chainsched.models.metadata import Metadata
+    from chainsched.models.work_queue import WorkQueue
 
 ON_REQUEST = "cancelled on request"
 
@@ -184,6 +185,12 @@ class ExecutionActions:
 
         return api.explain_execution(cast("Metadata", self))
 
+    def run_again(self) -> Answer:
+        """Trigger its manifest with the input that it had; the answer says what became of it."""
+        from chainsched import api  # noqa: PLC0415
+
+        return api.run_again(cast("Metadata", self))
+
     async def acancel(self, *, tree: bool = False, reason: str = ON_REQUEST) -> Cancelled:
         """Call ``cancel`` from async code."""
         return await sync_to_async(self.cancel)(tree=tree, reason=reason)
@@ -216,9 +223,37 @@ class GroupActions:
 
         return api.cancel_group(cast("ManifestGroup", self), reason=reason)
 
+    def set_limits(self, *, max_active_jobs: int | None, priority: int) -> bool:
+        """Let this many of its jobs be active at once, or any number, at this priority; False if nothing changed."""
+        from chainsched import api  # noqa: PLC0415
+
+        return api.set_limits(cast("ManifestGroup", self), max_active_jobs=max_active_jobs, priority=priority)
+
     async def atrigger(self) -> Counter[Answer]:
         """Call ``trigger`` from async code."""
         return await sync_to_async(self.trigger)()
+
+
+class QueueActions:
+    """For a row of the work queue."""
+
+    def cancel(self, *, reason: str = ON_REQUEST) -> bool:
+        """Let it never run; the occurrence is consumed. False if it waits no longer."""
+        from chainsched import api  # noqa: PLC0415
+
+        return api.cancel_row(cast("WorkQueue", self), reason=reason)
+
+    def bring_forward(self) -> bool:
+        """Let it go at once, before all others of its priority; False if it waits no longer."""
+        from chainsched import api  # noqa: PLC0415
+
+        return api.bring_forward(cast("WorkQueue", self))
+
+    def explain(self) -> Explanation:
+        """What it waits for, in the order in which the dispatcher asks; or that it waits no longer."""
+        from chainsched import api  # noqa: PLC0415
+
+        return api.explain_row(cast("WorkQueue", self))
 
 
 class DeadLetterActions:

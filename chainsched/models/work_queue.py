@@ -13,6 +13,7 @@ from django.db.models import F, Q
 from chainsched.domain.states import SOURCES_PAST_DISABLED, QueueStatus, Source
 from chainsched.models import bulk
 from chainsched.models.base import PinnedManager, choices, one_of, reference
+from chainsched.models.doors import QueueActions
 from chainsched.models.manifest import Manifest
 from chainsched.models.manifest_group import ManifestGroup
 
@@ -64,6 +65,19 @@ class WorkQueueQuerySet(models.QuerySet["WorkQueue"]):
         rows = [{"manifest": id_, "not_before": None, "source": Source.TRIGGER} for id_ in manifest_ids]
         return set(bulk.update(WorkQueue, rows, key="manifest", where={"status": QueueStatus.QUEUED}))
 
+    def put_first(self, row_id: int) -> bool:
+        """Let one waiting row go at once and before all others of its priority; False if it waits no longer."""
+        mine = self.queued().filter(id=row_id)
+        priority = mine.values_list("priority", flat=True).first()
+        first = self.queued().filter(priority=priority).exclude(id=row_id).order_by("turn")
+        turn = first.values_list("turn", flat=True).first()
+        place = {} if turn is None else {"turn": turn - 1}
+        return bool(mine.update(not_before=None, source=Source.TRIGGER, **place))
+
+    def cancel_row(self, row_id: int, *, reason: str) -> bool:
+        """Cancel one waiting row; False if it waits no longer."""
+        return bool(self.queued().filter(id=row_id).update(status=QueueStatus.CANCELLED, cancel_reason=reason))
+
     def cancel_queued(
         self, manifest_ids: Collection[int], *, reason: str, root_execution: int | None = None
     ) -> list[int]:
@@ -98,7 +112,7 @@ class WorkQueueQuerySet(models.QuerySet["WorkQueue"]):
         return waiting.values_list("not_before", flat=True).first()
 
 
-class WorkQueue(models.Model):
+class WorkQueue(QueueActions, models.Model):
     """One wish for one run."""
 
     manifest = reference(Manifest, related_name="queue_rows", help_text="What it runs; empty for a job without one.")

@@ -1,0 +1,28 @@
+"""Beside the stages: change what the jobs of a group share.
+
+Reads:  the group and its members.
+Writes: the group's limit and priority; the places of its rows that wait.
+Next:   the dispatcher.
+"""
+
+from __future__ import annotations
+
+from chainsched.flow.enqueue import rerank
+from chainsched.flow.plan import chunks
+from chainsched.flow.transact import transact
+from chainsched.models import Manifest, ManifestGroup, ManifestState
+
+
+def limit(group_id: int, *, max_active_jobs: int | None, priority: int) -> bool:
+    """Set a group's limit and priority; rows that wait get their new place. False if nothing changed."""
+    with transact():
+        members = list(Manifest.objects.filter(group=group_id).order_by("id").values_list("id", flat=True))
+        ManifestState.objects.lock(members)
+        groups = ManifestGroup.objects.filter(id=group_id)
+        before = groups.values_list("max_active_jobs", "priority").first()
+        if before in (None, (max_active_jobs, priority)):
+            return False
+        groups.update(max_active_jobs=max_active_jobs, priority=priority)
+        for part in chunks(members):
+            rerank(part)
+    return True
