@@ -1,0 +1,163 @@
+"""What must not be shown or kept: values under telling names, in documents and in text.
+
+Linear in the size of what is given, and bounded: what is nested too deep, or cannot be looked through, is replaced as
+a whole. A redactor that fails says nothing at all rather than something in the clear.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+REDACTED = "[redacted]"
+MAX_DEPTH = 60
+MAX_UNFOLDINGS = 4
+MAX_NAME = 200
+
+# Telling wherever they stand in a name, and telling only as a word of their own or at the end of one.
+_STEMS = (
+    "password",
+    "passwd",
+    "passphrase",
+    "secret",
+    "credential",
+    "authorization",
+    "apikey",
+    "accesskey",
+    "privatekey",
+    "encryptionkey",
+    "signingkey",
+    "cookie",
+    "sessionid",
+    "connectionstring",
+)
+_ENDINGS = ("token", "tokens", "pwd")
+_WORDS = frozenset({"token", "tokens", "pwd", "pass", "dsn", "jwt", "auth", "bearer"})
+
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_NOT_WORD = re.compile(r"[\W_]+")
+
+# Possessive throughout: no character is looked at twice for the same pattern.
+_NAMED = re.compile(
+    r"(?<![\w.\-])((?:(?:api|access|private|signing|encryption) )?+[\w.\-]++)(?:\\*+[\"'])?+"
+    r"\s{0,4}+(?:=>|==|[=:])\s{0,4}+",
+    re.IGNORECASE,
+)
+_VALUE = re.compile(
+    r"(?:(?:Bearer|Basic|Digest|Token)\s{1,4}+)?+"
+    r"(?:(\")(?:[^\"\\\n]|\\.)*+\"?+|(')(?:[^'\\\n]|\\.)*+'?+"
+    r"|(\\++\")[^\"\n]*+\"?+|(\\++')[^'\n]*+'?+|[^\s,;&\"')}\]]++)",
+    re.IGNORECASE,
+)
+_BEARER = re.compile(r"\b(Bearer|Basic)\s{1,4}+[\w.~+/=\-]{8,}+", re.IGNORECASE)
+_IN_URL = re.compile(r"(://[^\s/:@]{0,256}+:)[^\s/@]{1,256}+@")
+_KEY_BEGINS = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----")
+_KEY_ENDS = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY-----")
+
+
+def redact(document: Any) -> Any:
+    """The document with every value under a telling name replaced, at any depth, also in JSON inside of strings."""
+    try:
+        return _redact(document, depth=0, unfoldings=0)
+    except Exception:  # noqa: BLE001 - whatever goes wrong here, the value must not come through
+        return REDACTED
+
+
+def redact_text(text: str) -> str:
+    """The text with what follows telling names replaced: ``password=…``, ``"token": "…"``, headers, URLs, keys."""
+    try:
+        return _redact_text(text)
+    except Exception:  # noqa: BLE001 - as above
+        return REDACTED
+
+
+@lru_cache(maxsize=4096)
+def is_telling(name: str) -> bool:
+    """Whether what stands under this name is likely to be secret, however the name is spelled."""
+    plain = unicodedata.normalize("NFKC", name[:MAX_NAME])
+    words = [word for word in _NOT_WORD.split(_HUMP.sub("_", plain).lower()) if word]
+    whole = "".join(words)
+    return (
+        any(stem in whole for stem in _STEMS) or whole.endswith(_ENDINGS) or not _WORDS.isdisjoint(words)
+    ) and not _counts(words)
+
+
+def _counts(words: list[str]) -> bool:
+    """Whether the name is that of a number of tokens, such as ``max_tokens`` or ``tokens_used``."""
+    return "tokens" in words and not {"max", "min", "used", "count", "total", "limit"}.isdisjoint(words)
+
+
+def _redact(value: Any, *, depth: int, unfoldings: int) -> Any:
+    if depth > MAX_DEPTH:
+        return REDACTED
+    if isinstance(value, dict):
+        return {
+            _redact_name(name): _hidden(item)
+            if is_telling(str(name))
+            else _redact(item, depth=depth + 1, unfoldings=unfoldings)
+            for name, item in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [_redact(item, depth=depth + 1, unfoldings=unfoldings) for item in value]
+    return _redact_string(value, depth=depth, unfoldings=unfoldings) if isinstance(value, str) else value
+
+
+def _redact_name(name: Any) -> Any:
+    """A name may itself hold a value: a header line, a URL."""
+    return _redact_text(name) if isinstance(name, str) else name
+
+
+def _hidden(value: Any) -> Any:
+    """What stands for a value under a telling name; nothing and yes or no give nothing away."""
+    return value if value is None or isinstance(value, bool) or value == "" else REDACTED
+
+
+def _redact_string(text: str, *, depth: int, unfoldings: int) -> str:
+    if not text.lstrip().startswith(("{", "[", '"')):
+        return _redact_text(text)
+    if unfoldings >= MAX_UNFOLDINGS:
+        return REDACTED
+    try:
+        inner = json.loads(text)
+    except ValueError:
+        return _redact_text(text)
+    cleaned = _redact(inner, depth=depth + 1, unfoldings=unfoldings + 1)
+    return text if cleaned == inner else json.dumps(cleaned, ensure_ascii=False)
+
+
+def _redact_text(text: str) -> str:
+    shown = "".join(_without_values(_without_keys(text)))
+    shown = _BEARER.sub(rf"\1 {REDACTED}", shown)
+    return _IN_URL.sub(rf"\1{REDACTED}@", shown)
+
+
+def _without_keys(text: str) -> str:
+    """The text without private keys; one whose end is missing goes up to the end of the text."""
+    parts, position = [], 0
+    while (begin := _KEY_BEGINS.search(text, position)) is not None:
+        end = _KEY_ENDS.search(text, begin.end())
+        parts += [text[position : begin.start()], REDACTED]
+        position = len(text) if end is None else end.end()
+    return "".join([*parts, text[position:]])
+
+
+def _without_values(text: str) -> Iterator[str]:
+    """The text piece by piece, with a placeholder for each value that follows a telling name."""
+    position = 0
+    search_from = 0
+    while (named := _NAMED.search(text, search_from)) is not None:
+        search_from = named.end()
+        if not is_telling(named[1]):
+            continue
+        value = _VALUE.match(text, named.end())
+        if value is None:
+            continue
+        quote = next(filter(None, value.groups()), "")
+        yield text[position : named.end()]
+        yield f"{quote}{REDACTED}{quote}"
+        position = search_from = value.end()
+    yield text[position:]
