@@ -7,7 +7,7 @@ Next:   the run that is told ends as cancelled; the alarm is set for the next oc
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from chainsched.domain.answers import Cancelled
@@ -79,7 +79,7 @@ def _cancel(manifest_ids: Collection[int], *, reason: str, now: datetime) -> Can
     return Cancelled(queued=len(unqueued)) + stopped
 
 
-def _consume(manifest_ids: Collection[int], *, locked: Collection[int], now: datetime) -> None:
+def _consume(manifest_ids: Sequence[int], *, locked: Collection[int], now: datetime) -> None:
     """Let the occurrence that a cancelled row stood for be over, and go on from there."""
     ManifestState.objects.settle(manifest_ids, now=now)
     Manifest.objects.mark_done(manifest_ids, now=now)

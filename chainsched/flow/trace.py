@@ -43,27 +43,31 @@ def trace(execution_id: int) -> Ancestry:
 
     A parent that retention removed ends the chain.
     """
-    execution = Metadata.objects.filter(id=execution_id).first()
-    if execution is None:
+    line = _line(execution_id)
+    if not line:
         raise UnknownExecution(execution_id)
-    chain: list[Cause] = []
-    link: Metadata | None = execution
-    seen: set[int] = set()
-    while link is not None and link.id not in seen and len(chain) < MAX_LINKS:
-        seen.add(link.id)
-        cause = _cause_of(link)
-        chain.append(_as_link(link, cause))
-        link = cause
-    is_cancelled = bool(CancelledTree.objects.among([execution.tree_id]))
-    return Ancestry(tuple(chain), execution.root_correlation_id, is_tree_cancelled=is_cancelled)
+    chain = tuple(_as_link(link, cause) for link, cause in zip(line, [*line[1:], None], strict=True))
+    is_cancelled = bool(CancelledTree.objects.among([line[0].tree_id]))
+    return Ancestry(chain, line[0].root_correlation_id, is_tree_cancelled=is_cancelled)
 
 
-def _cause_of(execution: Metadata) -> Metadata | None:
-    """The execution behind this one: its parent or, for what a run triggered, the run that its causation names."""
-    if execution.parent_execution_id is not None:
-        return Metadata.objects.filter(id=execution.parent_execution_id).first()
+def _line(execution_id: int) -> list[Metadata]:
+    """The execution, its cause, the cause of that and so on: two or three statements for each tree on the way."""
+    line: dict[int, Metadata] = {}
+    wanted: int | None = execution_id
+    while wanted is not None and wanted not in line and len(line) < MAX_LINKS:
+        found = Metadata.objects.ancestors(wanted, limit=MAX_LINKS - len(line))
+        line |= {link.id: link for link in found if link.id not in line}
+        wanted = _beyond(found[-1]) if found else None
+    return list(line.values())
+
+
+def _beyond(root: Metadata) -> int | None:
+    """The run that triggered the root of a tree: the one that its causation names."""
+    if root.parent_execution_id is not None:
+        return None
     try:
-        return Metadata.objects.filter(external_id=UUID(execution.causation_id)).first()
+        return Metadata.objects.filter(external_id=UUID(root.causation_id)).values_list("id", flat=True).first()
     except ValueError:
         return None
 

@@ -48,6 +48,7 @@ class CancelledTree(models.Model):
 
     class Meta:
         base_manager_name = "objects"
+        default_permissions = ("view",)
         constraints = (
             models.UniqueConstraint(fields=["root_execution"], name="chainsched_cancelled_tree_once"),
             models.CheckConstraint(

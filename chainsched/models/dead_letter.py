@@ -69,6 +69,11 @@ class DeadLetter(DeadLetterActions, models.Model):
 
     class Meta:
         base_manager_name = "objects"
+        default_permissions = ("view",)
+        permissions = (
+            ("retry_deadletter", "Can retry dead letters"),
+            ("acknowledge_deadletter", "Can acknowledge dead letters"),
+        )
         constraints = (
             models.UniqueConstraint(fields=["manifest"], condition=IS_AWAITING, name="chainsched_letter_one_awaiting"),
             one_of("status", DeadLetterStatus, name="chainsched_letter_status"),

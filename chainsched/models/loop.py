@@ -51,6 +51,7 @@ class Loop(models.Model):
 
     class Meta:
         base_manager_name = "objects"
+        default_permissions = ("view",)
 
     def __str__(self) -> str:
         return self.name

@@ -208,6 +208,13 @@ class Manifest(ManifestActions, models.Model):
 
     class Meta:
         base_manager_name = "objects"
+        default_permissions = ("view",)
+        permissions = (
+            ("trigger_manifest", "Can trigger manifests and groups, run executions again, bring queue rows forward"),
+            ("activate_manifest", "Can activate dormant manifests"),
+            ("switch_manifest", "Can enable and disable manifests and groups"),
+            ("cancel_manifest", "Can cancel manifests, groups, executions, trees and queue rows"),
+        )
         ordering = ("external_id",)
         constraints = (
             one_of("schedule_type", ScheduleType, name="chainsched_manifest_schedule_type"),

@@ -58,6 +58,8 @@ class ManifestGroup(GroupActions, models.Model):
 
     class Meta:
         base_manager_name = "objects"
+        default_permissions = ("view",)
+        permissions = (("limit_manifestgroup", "Can change the limit and the priority of groups"),)
         ordering = ("name",)
         constraints = (
             models.CheckConstraint(

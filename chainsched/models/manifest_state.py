@@ -214,6 +214,7 @@ class ManifestState(models.Model):
 
     class Meta:
         base_manager_name = "objects"
+        default_permissions = ("view",)
         constraints = (
             models.CheckConstraint(
                 condition=Q(due_execution__gte=F("covered_execution")), name="chainsched_state_due_not_behind"

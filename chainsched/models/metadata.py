@@ -123,6 +123,20 @@ class MetadataQuerySet(models.QuerySet["Metadata"]):
         below = self.filter(root_execution=root_execution_id).order_by().values("id")
         return self.filter(id__in=ids.union(below, all=True)).order_by("id")
 
+    def ancestors(self, execution_id: int, *, limit: int) -> list[Metadata]:
+        """An execution, its parent and so on, up to the root or the first that is gone; without their payloads."""
+        sql = (
+            "WITH RECURSIVE line(id, parent_id, step) AS ("
+            "SELECT id, parent_execution_id, 1 FROM chainsched_metadata WHERE id = %s "
+            "UNION ALL SELECT m.id, m.parent_execution_id, line.step + 1 FROM chainsched_metadata m "
+            "JOIN line ON m.id = line.parent_id WHERE line.step < %s) SELECT id FROM line ORDER BY step"
+        )
+        with connections[self.db].cursor() as cursor:
+            cursor.execute(sql, [execution_id, limit])
+            ids = [id_ for (id_,) in cursor.fetchall()]
+        found = self.defer("input", "output", "progress", "failure_traceback").in_bulk(ids)
+        return [found[id_] for id_ in dict.fromkeys(ids) if id_ in found]
+
     def oldest_of_newest(self, manifest_ids: Collection[int], *, number: int) -> dict[int, int]:
         """The oldest of the newest ``number`` roots of each manifest; those that have fewer are left out."""
         unfolded, parameter = bulk.unfold({"manifest_id": models.BigIntegerField()}, [[id_] for id_ in manifest_ids])
@@ -213,6 +227,8 @@ class Metadata(ExecutionActions, models.Model):
 
     class Meta:
         base_manager_name = "objects"
+        default_permissions = ("view",)
+        permissions = (("view_payloads", "Can see inputs, outputs, progress and tracebacks"),)
         verbose_name = "execution"
         get_latest_by = "id"
         constraints = (

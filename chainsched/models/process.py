@@ -70,6 +70,7 @@ class Process(models.Model):
 
     class Meta:
         base_manager_name = "objects"
+        default_permissions = ("view",)
         verbose_name_plural = "processes"
         indexes = (models.Index(fields=["heartbeat_at"], condition=IS_TRUSTED, name="chainsched_process_trusted"),)
 

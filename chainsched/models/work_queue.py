@@ -45,6 +45,11 @@ class WorkQueueQuerySet(models.QuerySet["WorkQueue"]):
         same = Q(priority=row.priority) & (Q(turn__lt=row.turn) | Q(turn=row.turn, id__lt=row.id))
         return self.filter(Q(priority__gt=row.priority) | same)
 
+    def waiting_by_group(self) -> dict[int | None, int]:
+        """How many rows of each group wait."""
+        counted = self.queued().values_list("group_id").order_by().annotate(waiting=models.Count("id"))
+        return dict(counted)
+
     def outside_groups(self, group_ids: Collection[int]) -> WorkQueueQuerySet:
         """Without the rows of these groups; rows that have no group stay."""
         return self.exclude(group__in=group_ids, group__isnull=False) if group_ids else self
@@ -68,10 +73,9 @@ class WorkQueueQuerySet(models.QuerySet["WorkQueue"]):
     def put_first(self, row_id: int) -> bool:
         """Let one waiting row go at once and before all others of its priority; False if it waits no longer."""
         mine = self.queued().filter(id=row_id)
-        priority = mine.values_list("priority", flat=True).first()
-        first = self.queued().filter(priority=priority).exclude(id=row_id).order_by("turn")
-        turn = first.values_list("turn", flat=True).first()
-        place = {} if turn is None else {"turn": turn - 1}
+        rivals = self.queued().filter(priority__in=mine.values("priority")).exclude(id=row_id).order_by("turn")
+        first = rivals.values_list("turn", flat=True).first()
+        place = {} if first is None else {"turn": first - 1}
         return bool(mine.update(not_before=None, source=Source.TRIGGER, **place))
 
     def cancel_row(self, row_id: int, *, reason: str) -> bool:
@@ -172,6 +176,7 @@ class WorkQueue(QueueActions, models.Model):
 
     class Meta:
         base_manager_name = "objects"
+        default_permissions = ("view",)
         verbose_name = "queue row"
         constraints = (
             models.UniqueConstraint(fields=["manifest"], condition=IS_QUEUED, name="chainsched_queue_one_per_manifest"),

@@ -1,0 +1,117 @@
+"""How values look on the pages: times with seconds, states as badges, rows as links, documents redacted."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.contrib.admin import AdminSite
+from django.db import models
+from django.urls import NoReverseMatch, reverse
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.timezone import localtime
+
+from chainsched.domain.redaction import redact, redact_text
+from chainsched.domain.schedules import CronSchedule, Interval
+from chainsched.domain.states import RunCondition, ScheduleType
+from chainsched.exceptions import ChainschedError
+from chainsched.models import Manifest, ManifestState
+
+NOTHING = "-"
+# More of a value than anybody reads; the rest is shown when asked for.
+MAX_SHOWN = 64 * 1024
+MAX_WORDS = 120
+
+
+def moment(at: datetime | None) -> SafeString | str:
+    """A time to the second in the zone of the project, and exactly for machines."""
+    if at is None:
+        return NOTHING
+    return format_html('<time datetime="{}">{}</time>', at.isoformat(), f"{localtime(at):%Y-%m-%d %H:%M:%S}")
+
+
+def lasting(span: timedelta | None) -> str:
+    """A length of time in the two largest units that matter."""
+    if span is None:
+        return NOTHING
+    seconds = span.total_seconds()
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours} h"
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def badge(kind: str, words: str = "") -> SafeString:
+    """A state as a coloured word; what the colour says, the word says too."""
+    shown = words or kind.replace("_", " ")
+    return format_html('<span class="chainsched-badge chainsched-is-{}">{}</span>', kind.replace("_", "-"), shown)
+
+
+def link(site: AdminSite, row: models.Model, words: str = "") -> SafeString | str:
+    """A link to the page of a row in this admin, with what it is called."""
+    return link_to(site, type(row), row.pk, words or str(row))
+
+
+def link_to(site: AdminSite, model: type[models.Model], pk: Any, words: str) -> SafeString | str:
+    """A link to the page of the row with this key."""
+    name = f"{site.name}:{model._meta.app_label}_{model._meta.model_name}_change"
+    try:
+        return format_html('<a href="{}">{}</a>', reverse(name, args=[pk]), words)
+    except NoReverseMatch:
+        return words
+
+
+def shorten(text: str, limit: int = MAX_WORDS) -> str:
+    """The beginning of a text, on one line."""
+    line = " ".join(text[: 4 * limit].split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def document(value: Any) -> str:
+    """A document, indented and redacted."""
+    return json.dumps(redact(value), indent=2, ensure_ascii=False, sort_keys=True)
+
+
+def passage(value: Any) -> str:
+    """A payload of any kind as text, redacted: texts as they are, all else as a document."""
+    return redact_text(value) if isinstance(value, str) else document(value)
+
+
+def state_of(manifest: Manifest) -> ManifestState:
+    """The state of a manifest; an empty one where a row was deleted by hand."""
+    return getattr(manifest, "state", None) or ManifestState(manifest=manifest)
+
+
+def schedule_in_words(manifest: Manifest) -> str:
+    """What makes a manifest run, in English."""
+    kind = ScheduleType(manifest.schedule_type)
+    try:
+        if kind is ScheduleType.CRON:
+            return CronSchedule(manifest.cron_expression).describe()
+        if kind is ScheduleType.INTERVAL and manifest.interval_seconds:
+            return Interval(manifest.interval_seconds).describe()
+    except ChainschedError:
+        return f"{manifest.cron_expression} (cannot be computed)"
+    if kind is ScheduleType.ONCE and manifest.once_at:
+        return f"once at {localtime(manifest.once_at):%Y-%m-%d %H:%M:%S}"
+    if kind is ScheduleType.DEPENDENT:
+        return f"after {RunCondition(manifest.run_condition).name.lower()} of its parent"
+    return {ScheduleType.DORMANT_DEPENDENT: "when activated"}.get(kind, "when triggered")
+
+
+def listed(values: list[Any]) -> SafeString | str:
+    """Values one below the other."""
+    return (
+        format_html("<ol>{}</ol>", format_html_join("", "<li>{}</li>", ((v,) for v in values))) if values else NOTHING
+    )
+
+
+def side_by_side(*values: Any) -> SafeString:
+    """Values after each other."""
+    return format_html_join(" ", "{}", ((value,) for value in values))

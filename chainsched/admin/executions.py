@@ -1,0 +1,227 @@
+"""Executions: what caused each, what became of it, and what it led to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+from uuid import UUID
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+
+from chainsched.admin import display
+from chainsched.admin.filters import NEWEST, CreatedFilter, ExecutionStateFilter, typed_among_newest
+from chainsched.admin.locations import ON_THE_PAGE, action
+from chainsched.admin.operations import Instruction, OperatingPage, Operation
+from chainsched.admin.page import ReadOnlyPage
+from chainsched.admin.permissions import Verbs
+from chainsched.admin.sections import Fact, Facts, Node, Section, Table, Tree
+from chainsched.domain.answers import Cancelled
+from chainsched.domain.redaction import redact_text
+from chainsched.domain.states import ACTIVE_STATES
+from chainsched.models import Manifest, ManifestGroup, Metadata, Process
+
+MAX_NODES = 200
+MAX_COUNTED = 10_000
+
+
+def _told(stopped: Cancelled) -> str:
+    if not stopped.total:
+        return "nothing was left to stop"
+    return f"stopped {stopped.queued} queued, {stopped.pending} pending and {stopped.running} running"
+
+
+def _cancel(execution: Metadata, instruction: Instruction) -> str:
+    return _told(execution.cancel(reason=instruction.reason or "cancelled on request"))
+
+
+def _cancel_tree(execution: Metadata, instruction: Instruction) -> str:
+    return _told(execution.cancel(tree=True, reason=instruction.reason or "cancelled on request"))
+
+
+def _is_active(execution: Metadata) -> bool:
+    return execution.state in ACTIVE_STATES
+
+
+OPERATIONS = {
+    "cancel": Operation(
+        "Cancel",
+        "Cancelled",
+        "cancel",
+        _cancel,
+        warning="It is told to stop, or never begins. It is not retried and not made up for.",
+        is_fitting=_is_active,
+    ),
+    "cancel_tree": Operation(
+        "Cancel tree",
+        "Cancelled tree",
+        "cancel",
+        _cancel_tree,
+        warning="Everything that its root led to is stopped, and nothing more comes of that tree.",
+    ),
+    "run_again": Operation(
+        "Run again",
+        "Ran again",
+        "trigger",
+        lambda execution, _: execution.run_again().in_words,
+        warning="Its manifest is triggered with the input that this execution had.",
+        is_fitting=lambda execution: execution.manifest_id is not None,
+    ),
+}
+
+
+class MetadataPage(Verbs, OperatingPage, ReadOnlyPage):
+    """Executions, newest first."""
+
+    list_display = ("number", "manifest_name", "outcome", "failure", "attempt", "source", "started", "took", "workflow")
+    list_filter = (
+        ExecutionStateFilter,
+        CreatedFilter,
+        typed_among_newest("workflow", "workflow"),
+        typed_among_newest("group", "group__name"),
+        typed_among_newest("failure type", "failure_type"),
+    )
+    ordering = ("-id",)
+    search_fields = ("manifest__external_id__startswith",)
+    search_help_text = (
+        "The beginning of a manifest's external id, with its capitals, or an execution's whole uuid. "
+        f"Filters look at the newest {NEWEST:,} executions."
+    )
+    sortable_by = ()
+    actions = ("cancel", "cancel_tree", "run_again")
+    audited = ("state", "cancel_requested")
+    operations = OPERATIONS
+
+    @action(permission="cancel", description="Cancel", plural="Cancel selected executions")
+    def cancel(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
+        """Stop them."""
+        return self.operate(request, queryset, "cancel")
+
+    @action(permission="cancel", description="Cancel tree", location=ON_THE_PAGE)
+    def cancel_tree(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
+        """Stop everything that the root of one led to."""
+        return self.operate(request, queryset, "cancel_tree")
+
+    @action(permission="trigger", description="Run again", plural="Run selected executions again")
+    def run_again(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
+        """Trigger their manifests with the inputs that they had."""
+        return self.operate(request, queryset, "run_again")
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        """Find an execution by its uuid, which Django would compare as text and so without the index."""
+        try:
+            return queryset.filter(external_id=UUID(search_term)), False
+        except ValueError:
+            return super().get_search_results(request, queryset, search_term)
+
+    @admin.display(description="id")
+    def number(self, execution: Metadata) -> str:
+        return f"#{execution.pk}"
+
+    @admin.display(description="manifest")
+    def manifest_name(self, execution: Metadata) -> str:
+        return execution.manifest_external_id or display.NOTHING
+
+    @admin.display(description="state")
+    def outcome(self, execution: Metadata) -> Any:
+        return display.badge(execution.state)
+
+    @admin.display(description="failure")
+    def failure(self, execution: Metadata) -> str:
+        return display.shorten(execution.failure_type, 40)
+
+    @admin.display(description="started")
+    def started(self, execution: Metadata) -> Any:
+        return display.moment(execution.started_at)
+
+    @admin.display(description="took")
+    def took(self, execution: Metadata) -> str:
+        ended, started = execution.ended_at, execution.started_at
+        return display.lasting(ended - started if ended and started else None)
+
+    def sections(self, request: HttpRequest, row: Any) -> Iterable[Section]:
+        yield self._outcome(request, row)
+        yield self._times(row)
+        yield self._causes(request, row)
+        yield self._tree(request, row)
+        yield from self.payloads(request, row, "failure_traceback", "progress", "input", "output")
+        yield self.columns(row)
+
+    def _outcome(self, request: HttpRequest, execution: Metadata) -> Facts:
+        manifests = self.find(request, Manifest, [execution.manifest_id])
+        groups = self.find(request, ManifestGroup, [execution.group_id])
+        processes = self.find(request, Process, [execution.process_id])
+        facts = [
+            Fact("state", display.badge(execution.state)),
+            Fact("manifest", self.name(manifests, execution.manifest_id, execution.manifest_external_id)),
+            Fact("group", self.name(groups, execution.group_id)),
+            Fact("ran in", self.name(processes, execution.process_id)),
+            Fact("attempt", execution.attempt),
+        ]
+        if execution.cancel_requested:
+            facts.append(Fact("asked to stop", redact_text(execution.cancel_reason) or "yes"))
+        if execution.failure_type:
+            facts.append(Fact("failure", execution.failure_type))
+            facts.append(Fact("reason", redact_text(execution.failure_reason)[: display.MAX_SHOWN]))
+        return Facts("Outcome", facts)
+
+    def _times(self, execution: Metadata) -> Facts:
+        names = ("scheduled_for", "created_at", "claimed_at", "started_at", "ended_at")
+        facts = [Fact(name.replace("_", " "), display.moment(getattr(execution, name))) for name in names]
+        return Facts("Times", [*facts, Fact("took", self.took(execution))])
+
+    def _causes(self, request: HttpRequest, execution: Metadata) -> Table:
+        """The chain up to the root; of links that the user may not see, only that they are there."""
+        ancestry = execution.explain()
+        found = self.find(request, Metadata, [cause.execution_id for cause in ancestry.chain])
+        rows = [
+            (self.name(found, cause.execution_id, cause.name), display.badge(cause.state), cause.reason)
+            if cause.execution_id in found
+            else ("an execution that you may not see", "", "")
+            for cause in ancestry.chain
+        ]
+        ids = (
+            f"Correlation id {execution.external_id}, causation id {execution.causation_id or 'none'}, "
+            f"root correlation id {ancestry.root_correlation_id or 'none'}."
+        )
+        cancelled = " Its tree was cancelled: nothing more comes of it." if ancestry.is_tree_cancelled else ""
+        return Table("Why it ran", ("Execution", "State", "Ran because"), rows, note=ids + cancelled)
+
+    def _tree(self, request: HttpRequest, execution: Metadata) -> Tree:
+        members = self.visible(request, Metadata).filter(pk__in=execution.tree().order_by().values("id"))
+        found = list(members.order_by("id")[: MAX_NODES + 1])
+        nodes = [
+            Node(self._words(run), depth, is_here=run.pk == execution.pk) for run, depth in _by_depth(found[:MAX_NODES])
+        ]
+        is_large = len(found) > MAX_NODES
+        note = f"and {_count(members) - MAX_NODES} more" if is_large else ""
+        return Tree("Tree", nodes, note=note, is_folded=is_large)
+
+    def _words(self, run: Metadata) -> Any:
+        words = f"{run.manifest_external_id or run.workflow} #{run.pk}"
+        return display.side_by_side(display.link(self.admin_site, run, words), display.badge(run.state))
+
+
+def _by_depth(runs: list[Metadata]) -> Iterable[tuple[Metadata, int]]:
+    """The runs with children below their parents; one whose parent is not among them stands at the top."""
+    known = {run.pk for run in runs}
+    below: dict[int | None, list[Metadata]] = {}
+    for run in runs:
+        parent = run.parent_execution_id if run.parent_execution_id in known else None
+        below.setdefault(parent if parent != run.pk else None, []).append(run)
+    yield from _walk(below)
+
+
+def _walk(below: Mapping[int | None, list[Metadata]]) -> Iterable[tuple[Metadata, int]]:
+    waiting = [(run, 0) for run in reversed(below.get(None, []))]
+    while waiting:
+        run, depth = waiting.pop()
+        yield run, depth
+        waiting += [(child, depth + 1) for child in reversed(below.get(run.pk, []))]
+
+
+def _count(members: QuerySet[Any]) -> int:
+    return members.order_by()[:MAX_COUNTED].count()
