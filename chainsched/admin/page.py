@@ -137,7 +137,7 @@ def _shown(row: models.Model, field: models.Field[Any, Any]) -> Any:
     if value in (None, ""):
         return display.NOTHING
     if isinstance(field, models.JSONField):
-        return display.document(value)
-    if isinstance(field, models.TextField) or field.name == "note":
-        return redact_text(str(value))
+        return display.document(value)[: display.MAX_SHOWN]
+    if isinstance(field, models.TextField):
+        return redact_text(value)[: display.MAX_SHOWN]
     return dict(field.flatchoices).get(value, value)

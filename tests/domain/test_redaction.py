@@ -1,0 +1,185 @@
+"""What is redacted, what is not, and that it always ends."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chainsched.domain import redaction
+from chainsched.domain.redaction import MAX_DEPTH, REDACTED, is_telling, redact, redact_text
+
+SECRET = "hunter2"
+NAMES = [
+    "password",
+    "PASSWORD",
+    "userPassword",
+    "user_password_2",
+    "pass-word",
+    "db.passwd",
+    "pwd",
+    "secret",
+    "clientSecret",
+    "token",
+    "access_token",
+    "accessToken",
+    "ACCESSTOKEN",
+    "refresh-token",
+    "api_key",
+    "apiKey",
+    "API-KEY",
+    "api key",
+    "X-Api-Key",
+    "Authorization",
+    "proxy-authorization",
+    "credentials",
+    "private_key",
+    "privateKey",
+    "Set-Cookie",
+    "dsn",
+    "SENTRY_DSN",
+    "db.dsn",
+    "HTTPAuth",
+    "ｐａｓｓｗｏｒｄ",  # noqa: RUF001 - full width on purpose
+]
+HARMLESS = ["table", "tokenizer", "max_tokens", "tokens_used", "passenger", "compass", "monkey", "author", "id", ""]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_telling_name_is_known_however_it_is_spelled(name: str) -> None:
+    assert is_telling(name)
+    assert redact({"a": [{name: SECRET}]}) == {"a": [{name: REDACTED}]}
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_other_names_stay(name: str) -> None:
+    assert not is_telling(name)
+    assert redact({name: SECRET}) == {name: SECRET}
+
+
+@pytest.mark.parametrize(
+    ("document", "expected"),
+    [
+        ({"password": {"a": SECRET}}, {"password": REDACTED}),
+        ({"tokens": [SECRET]}, {"tokens": REDACTED}),
+        ({"password": None}, {"password": None}),
+        ({"password": ""}, {"password": ""}),
+        ({"has_password": True}, {"has_password": True}),
+        ({"pin": 1, "secret": 1234}, {"pin": 1, "secret": REDACTED}),
+        ([1, 2.5, None, True, "plain"], [1, 2.5, None, True, "plain"]),
+        ({"body": '{"token": "hunter2", "n": 1}'}, {"body": '{"token": "[redacted]", "n": 1}'}),
+        ({"body": '  [{"cookie": "hunter2"}]'}, {"body": '[{"cookie": "[redacted]"}]'}),
+        ({"url": "postgres://me:hunter2@host/db"}, {"url": "postgres://me:[redacted]@host/db"}),
+        ("token=hunter2", "token=[redacted]"),
+    ],
+)
+def test_documents(document: Any, expected: Any) -> None:
+    assert redact(document) == expected
+
+
+def test_json_in_json_in_strings_is_unfolded() -> None:
+    inner = json.dumps({"x": json.dumps({"password": SECRET})})
+    assert SECRET not in json.dumps(redact({"payload": inner}))
+
+
+def test_what_is_wrapped_too_often_is_replaced_as_a_whole() -> None:
+    wrapped: Any = {"a": SECRET}
+    for _ in range(8):
+        wrapped = {"a": json.dumps(wrapped)}
+    assert SECRET not in json.dumps(redact(wrapped))
+
+
+def test_what_is_nested_too_deep_is_replaced_as_a_whole() -> None:
+    deep: Any = SECRET
+    for _ in range(MAX_DEPTH + 5):
+        deep = [deep]
+    assert SECRET not in json.dumps(redact(deep))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("password=hunter2 next", "password=[redacted] next"),
+        ("password: hunter2, user: me", "password: [redacted], user: me"),
+        ("{'password': 'hunter2', 'a': 1}", "{'password': '[redacted]', 'a': 1}"),
+        ('{"api-key": "hunter2", "a": 1', '{"api-key": "[redacted]", "a": 1'),
+        ('{\\"token\\": \\"hunter2\\"}', '{\\"token\\": \\"[redacted]\\"}'),
+        (r'"secret": "hun\"ter2" tail', '"secret": "[redacted]" tail'),
+        ("Authorization: Bearer hunter2.hunter2", "Authorization: [redacted]"),
+        ("sent Bearer hunter2hunter2", "sent Bearer [redacted]"),
+        ("GET /?token=hunter2&page=2", "GET /?token=[redacted]&page=2"),
+        ("redis://:hunter2@cache/0", "redis://:[redacted]@cache/0"),
+        ("Api key: hunter2", "Api key: [redacted]"),
+        ("private key = hunter2", "private key = [redacted]"),
+        ("SECRET_KEY => hunter2", "SECRET_KEY => [redacted]"),
+        ("a -----BEGIN RSA PRIVATE KEY-----\nhunter2\n-----END RSA PRIVATE KEY----- b", "a [redacted] b"),
+        ("-----BEGIN PRIVATE KEY-----\nhunter2", "[redacted]"),
+        ("File 'x.py', line 3, in password_check", "File 'x.py', line 3, in password_check"),
+        ("row 17 is broken: value=3", "row 17 is broken: value=3"),
+    ],
+)
+def test_texts(text: str, expected: str) -> None:
+    assert redact_text(text) == expected
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=30,
+)
+
+
+@given(json_values)
+def test_any_document_comes_out_as_json(document: Any) -> None:
+    json.dumps(redact(document))
+
+
+@given(json_values, st.sampled_from(NAMES))
+def test_no_document_gives_away_what_stands_under_a_telling_name(document: Any, name: str) -> None:
+    shown = redact({"around": document, name: "canary-7f3a", "text": json.dumps({name: ["canary-7f3a", document]})})
+    assert "canary-7f3a" not in json.dumps(shown)
+
+
+@given(st.text())
+def test_any_text_is_answered_and_redacting_twice_changes_nothing_more(text: str) -> None:
+    once = redact_text(text)
+    assert "canary-7f3a" not in redact_text(f"{once} password=canary-7f3a")
+    assert len(once) <= len(text) * (1 + len(REDACTED)) + len(REDACTED)
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "a",
+        "a ",
+        "password=",
+        'password="',
+        "x=\\",
+        "\\",
+        "-----BEGIN PRIVATE KEY-----",
+        "://a:b",
+        "api ",
+        "'",
+        "{",
+        '["',
+    ],
+)
+def test_a_text_of_half_a_megabyte_is_a_matter_of_moments(piece: str) -> None:
+    text = piece * (500_000 // len(piece))
+    began = time.perf_counter()
+    redact_text(text)
+    redact(text)
+    assert time.perf_counter() - began < 5
+
+
+def test_a_redactor_that_fails_gives_nothing_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_args: object, **_options: object) -> str:
+        raise RuntimeError(SECRET)
+
+    monkeypatch.setattr(redaction, "is_telling", fail)
+    assert redact({"a": SECRET}) == REDACTED
+    assert redact_text(f"password={SECRET}") == REDACTED
