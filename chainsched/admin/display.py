@@ -29,7 +29,9 @@ def moment(at: datetime | None) -> SafeString | str:
     """A time to the second in the zone of the project, and exactly for machines."""
     if at is None:
         return NOTHING
-    return format_html('<time datetime="{}">{}</time>', at.isoformat(), f"{localtime(at):%Y-%m-%d %H:%M:%S}")
+    local = localtime(at)
+    shown = (at.isoformat(), f"{local:%Y-%m-%d}", f"{local:%H:%M:%S}")
+    return format_html('<time datetime="{}"><span>{}</span> <span>{}</span></time>', *shown)
 
 
 def lasting(span: timedelta | None) -> str:

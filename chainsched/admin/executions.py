@@ -74,7 +74,7 @@ OPERATIONS = {
 class MetadataPage(Verbs, OperatingPage, ReadOnlyPage):
     """Executions, newest first."""
 
-    list_display = ("number", "manifest_name", "outcome", "failure", "attempt", "source", "started", "took", "workflow")
+    list_display = ("number", "manifest_name", "outcome", "failure", "attempt", "source", "started", "took")
     list_filter = (
         ExecutionStateFilter,
         CreatedFilter,

@@ -22,7 +22,7 @@ from chainsched.domain.redaction import redact_text
 from chainsched.domain.states import DeadLetterStatus
 from chainsched.models import DeadLetter, Manifest, Metadata
 
-MAX_FINGERPRINT = 12
+MAX_FINGERPRINT = 8
 
 
 def _told(resolved: Resolved, did: str) -> str:
@@ -65,7 +65,7 @@ OPERATIONS = {
 class DeadLetterPage(Verbs, OperatingPage, ReadOnlyPage):
     """What awaits a decision, newest first; on demand also what was decided."""
 
-    list_display = ("number", "manifest_name", "standing", "why", "failure_count", "alike", "since", "decided")
+    list_display = ("number", "manifest_name", "standing", "why", "attempts", "alike", "since")
     list_filter = (
         LetterStatusFilter,
         DeadLetteredFilter,
@@ -111,7 +111,7 @@ class DeadLetterPage(Verbs, OperatingPage, ReadOnlyPage):
 
     @admin.display(description="status")
     def standing(self, letter: DeadLetter) -> Any:
-        return display.badge(letter.status)
+        return display.badge(letter.status, letter.status.partition("_")[0])
 
     @admin.display(description="reason")
     def why(self, letter: DeadLetter) -> str:
@@ -125,9 +125,9 @@ class DeadLetterPage(Verbs, OperatingPage, ReadOnlyPage):
     def since(self, letter: DeadLetter) -> Any:
         return display.moment(letter.dead_lettered_at)
 
-    @admin.display(description="decided")
-    def decided(self, letter: DeadLetter) -> Any:
-        return display.moment(letter.resolved_at)
+    @admin.display(description="attempts")
+    def attempts(self, letter: DeadLetter) -> int:
+        return letter.failure_count
 
     def sections(self, request: HttpRequest, row: Any) -> Iterable[Section]:
         self.enrich(request, [row])

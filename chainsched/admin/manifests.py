@@ -81,7 +81,7 @@ OPERATIONS = {
 class ManifestPage(Verbs, OperatingPage, ReadOnlyPage):
     """Manifests with what makes them run and where they stand."""
 
-    list_display = ("external_id", "standing", "runs", "next_run", "last_success", "failures", "group_link", "workflow")
+    list_display = ("external_id", "standing", "runs", "next_run", "last_success", "failures", "group_link")
     list_filter = (
         ManifestStateFilter,
         FailingFilter,

@@ -67,7 +67,6 @@ class WorkQueuePage(Verbs, OperatingPage, ReadOnlyPage):
         "attempt",
         "due",
         "waits_until",
-        "workflow",
     )
     list_filter = (QueueStatusFilter, "source", typed("group", "group__name"))
     search_fields = ("manifest__external_id__startswith",)
