@@ -14,7 +14,6 @@ from chainsched.admin import display
 from chainsched.admin.filters import NEWEST, CreatedFilter, ExecutionStateFilter, typed_among_newest
 from chainsched.admin.locations import ON_THE_PAGE, action
 from chainsched.admin.operations import Instruction, OperatingPage, Operation
-from chainsched.admin.page import ReadOnlyPage
 from chainsched.admin.permissions import Verbs
 from chainsched.admin.sections import Fact, Facts, Node, Section, Table, Tree
 from chainsched.domain.answers import Cancelled
@@ -71,7 +70,7 @@ OPERATIONS = {
 }
 
 
-class MetadataPage(Verbs, OperatingPage, ReadOnlyPage):
+class MetadataPage(Verbs, OperatingPage):
     """Executions, newest first."""
 
     list_display = ("number", "manifest_name", "outcome", "failure", "attempt", "source", "started", "took")

@@ -153,9 +153,8 @@ class FailingFilter(ChosenFilter):
     options = (("yes", "Failing"), ("no", "Not failing"))
 
     def narrow(self, rows: QuerySet[Any], chosen: Any) -> QuerySet[Any]:
-        return rows.filter(state__consecutive_failures__gt=0 if chosen == "yes" else -1).filter(
-            Q() if chosen == "yes" else Q(state__consecutive_failures=0)
-        )
+        is_failing = Q(state__consecutive_failures__gt=0)
+        return rows.filter(is_failing if chosen == "yes" else ~is_failing)
 
 
 class ExecutionStateFilter(ChosenFilter):

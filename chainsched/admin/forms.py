@@ -8,7 +8,6 @@ from datetime import timedelta
 from typing import Any
 
 from django import forms
-from django.http import HttpRequest
 
 from chainsched.admin.schema_fields import DocumentField, collect, fields_of
 from chainsched.api import MAX_PRIORITY, MAX_REASON
@@ -32,10 +31,10 @@ class ReasonForm(forms.Form):
         widget=forms.TextInput(attrs={"class": "vTextField"}),
     )
 
-    def __init__(self, data: Any = None, *, rows: Sequence[Any], request: HttpRequest) -> None:
+    def __init__(self, data: Any = None, *, rows: Sequence[Any], may_see_payloads: bool) -> None:
         super().__init__(data)
         self.rows = rows
-        self.request = request
+        self.may_see_payloads = may_see_payloads
 
     def details(self) -> dict[str, Any]:
         """What was answered, apart from the reason."""
@@ -65,8 +64,8 @@ class LimitsForm(ReasonForm):
     priority = forms.IntegerField(min_value=0, max_value=MAX_PRIORITY, help_text="0 to 31; higher goes first.")
     field_order = ("max_active_jobs", "priority", "reason")
 
-    def __init__(self, data: Any = None, *, rows: Sequence[Any], request: HttpRequest) -> None:
-        super().__init__(data, rows=rows, request=request)
+    def __init__(self, data: Any = None, *, rows: Sequence[Any], may_see_payloads: bool) -> None:
+        super().__init__(data, rows=rows, may_see_payloads=may_see_payloads)
         self.initial = {"max_active_jobs": rows[0].max_active_jobs, "priority": rows[0].priority}
 
 
@@ -83,8 +82,8 @@ class TriggerForm(ReasonForm):
     input = DocumentField(required=False, label="Input as JSON", help_text="Empty for the manifest's own.")
     field_order = ("delay", "input", "reason")
 
-    def __init__(self, data: Any = None, *, rows: Sequence[Any], request: HttpRequest) -> None:
-        super().__init__(data, rows=rows, request=request)
+    def __init__(self, data: Any = None, *, rows: Sequence[Any], may_see_payloads: bool) -> None:
+        super().__init__(data, rows=rows, may_see_payloads=may_see_payloads)
         if len(rows) > 1:
             del self.fields["input"]
 
@@ -100,8 +99,8 @@ class TriggerForm(ReasonForm):
 class ActivationForm(ReasonForm):
     """Asks for the input of a dormant child, field by field as its type describes it."""
 
-    def __init__(self, data: Any = None, *, rows: Sequence[Any], request: HttpRequest) -> None:
-        super().__init__(data, rows=rows, request=request)
+    def __init__(self, data: Any = None, *, rows: Sequence[Any], may_see_payloads: bool) -> None:
+        super().__init__(data, rows=rows, may_see_payloads=may_see_payloads)
         self.schema = _schema_of(rows[0])
         self.fields = {**fields_of(self.schema), **self.fields}
         self.initial = self._own_input(rows[0])
@@ -115,8 +114,7 @@ class ActivationForm(ReasonForm):
 
     def _own_input(self, manifest: Manifest) -> dict[str, Any]:
         """What the manifest states, for whoever may see it, unless part of it is hidden even from them."""
-        may_see = self.request.user.has_perm("chainsched.view_payloads")
-        own = manifest.input if may_see else None
+        own = manifest.input if self.may_see_payloads else None
         if not isinstance(own, dict) or redact(own) != own:
             return {}
         return {f"input_{name}": value for name, value in own.items()}

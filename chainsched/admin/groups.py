@@ -13,7 +13,6 @@ from chainsched.admin import display
 from chainsched.admin.forms import LimitsForm
 from chainsched.admin.locations import ON_THE_PAGE, action
 from chainsched.admin.operations import Instruction, OperatingPage, Operation
-from chainsched.admin.page import ReadOnlyPage
 from chainsched.admin.permissions import Verbs
 from chainsched.admin.sections import Fact, Facts, Section, Table
 from chainsched.models import Manifest, ManifestGroup, Metadata, WorkQueue
@@ -63,7 +62,7 @@ OPERATIONS = {
 }
 
 
-class ManifestGroupPage(Verbs, OperatingPage, ReadOnlyPage):
+class ManifestGroupPage(Verbs, OperatingPage):
     """Groups with their limits, switches and what they have under way."""
 
     list_display = ("name", "switch", "max_active_jobs", "active", "waiting", "priority")

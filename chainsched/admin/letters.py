@@ -14,7 +14,6 @@ from chainsched.admin.filters import DeadLetteredFilter, LetterStatusFilter, typ
 from chainsched.admin.forms import NoteForm
 from chainsched.admin.locations import action
 from chainsched.admin.operations import Instruction, OperatingPage, Operation
-from chainsched.admin.page import ReadOnlyPage
 from chainsched.admin.permissions import Verbs
 from chainsched.admin.sections import Fact, Facts, Section
 from chainsched.domain.answers import Resolved
@@ -62,7 +61,7 @@ OPERATIONS = {
 }
 
 
-class DeadLetterPage(Verbs, OperatingPage, ReadOnlyPage):
+class DeadLetterPage(Verbs, OperatingPage):
     """What awaits a decision, newest first; on demand also what was decided."""
 
     list_display = ("number", "manifest_name", "standing", "why", "attempts", "alike", "since")

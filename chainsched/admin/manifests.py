@@ -15,7 +15,6 @@ from chainsched.admin.filters import DueFilter, FailingFilter, ManifestStateFilt
 from chainsched.admin.forms import ActivationForm, TriggerForm
 from chainsched.admin.locations import ON_THE_PAGE, action
 from chainsched.admin.operations import Instruction, OperatingPage, Operation
-from chainsched.admin.page import ReadOnlyPage
 from chainsched.admin.permissions import Verbs
 from chainsched.admin.sections import Fact, Facts, Passage, Section, Table
 from chainsched.domain.answers import Explanation
@@ -23,7 +22,7 @@ from chainsched.domain.due import Reason
 from chainsched.domain.inputs import OWN_INPUT
 from chainsched.domain.states import ScheduleType
 from chainsched.flow.explain import explain
-from chainsched.models import DeadLetter, Manifest, Metadata
+from chainsched.models import DeadLetter, Manifest, ManifestGroup, Metadata
 from chainsched.models.clock import database_now
 from chainsched.models.facts import load_open_items
 from chainsched.servers import get_server
@@ -78,7 +77,7 @@ OPERATIONS = {
 }
 
 
-class ManifestPage(Verbs, OperatingPage, ReadOnlyPage):
+class ManifestPage(Verbs, OperatingPage):
     """Manifests with what makes them run and where they stand."""
 
     list_display = ("external_id", "standing", "runs", "next_run", "last_success", "failures", "group_link")
@@ -133,8 +132,10 @@ class ManifestPage(Verbs, OperatingPage, ReadOnlyPage):
 
     def enrich(self, request: HttpRequest, rows: Sequence[Any]) -> None:
         open_items = load_open_items([manifest.pk for manifest in rows])
+        groups = self.find(request, ManifestGroup, [manifest.group_id for manifest in rows])
         for manifest in rows:
             manifest.open_item = open_items.get(manifest.pk)
+            manifest.visible_groups = groups
 
     @admin.display(description="state")
     def standing(self, manifest: Any) -> Any:
@@ -160,8 +161,8 @@ class ManifestPage(Verbs, OperatingPage, ReadOnlyPage):
         return display.state_of(manifest).consecutive_failures
 
     @admin.display(description="group")
-    def group_link(self, manifest: Manifest) -> Any:
-        return display.link(self.admin_site, manifest.group)
+    def group_link(self, manifest: Any) -> Any:
+        return self.name(manifest.visible_groups, manifest.group_id, manifest.group.name)
 
     def sections(self, request: HttpRequest, row: Any) -> Iterable[Section]:
         now = database_now()
@@ -177,13 +178,14 @@ class ManifestPage(Verbs, OperatingPage, ReadOnlyPage):
 
     def _now(self, request: HttpRequest, manifest: Manifest, told: Explanation) -> Facts:
         state = display.state_of(manifest)
+        groups = self.find(request, ManifestGroup, [manifest.group_id])
         facts = [
             Fact("why", f"{told.reason[:1].upper()}{told.reason[1:]}.", f"Code: {told.code}"),
             Fact("switch", display.badge("enabled" if manifest.is_enabled else "disabled")),
             Fact("next run", display.moment(state.next_run_at), "When the manager looks at it."),
             Fact("last success", display.moment(state.last_successful_run)),
             Fact("failures", state.consecutive_failures, "Since the last success or decision."),
-            Fact("group", display.link(self.admin_site, manifest.group)),
+            Fact("group", self.name(groups, manifest.group_id, manifest.group.name)),
             Fact("workflow", manifest.workflow),
         ]
         if told.code == Reason.AWAITING_DEAD_LETTER:

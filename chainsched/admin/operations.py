@@ -21,9 +21,9 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 
 from chainsched.admin import audit
-from chainsched.admin.bases import Mixin
 from chainsched.admin.forms import ReasonForm
 from chainsched.admin.locations import ActionLocation, LocatedActions
+from chainsched.admin.page import ReadOnlyPage
 from chainsched.exceptions import ChainschedError
 
 # Each row is asked about by a hidden field, of which Django takes 1,000 in a form.
@@ -57,7 +57,7 @@ class Operation:
     is_fitting: Callable[[Any], bool] = lambda _row: True
 
 
-class OperatingPage(LocatedActions, Mixin):
+class OperatingPage(LocatedActions, ReadOnlyPage):
     """Carries out operations for a page whose actions name them in ``operations``."""
 
     operations: Mapping[str, Operation] = {}
@@ -101,13 +101,12 @@ class OperatingPage(LocatedActions, Mixin):
         if not chosen or len(chosen) > MAX_ROWS:
             self.message_user(request, _unfit(chosen), messages.ERROR)
             return None
-        if "confirmed" not in request.POST:
-            return self._ask(request, chosen, name, operation.form(rows=chosen, request=request))
-        form = operation.form(request.POST, rows=chosen, request=request)
-        if request.POST.get("count") != str(len(chosen)):
+        form = self._form(request, operation, chosen)
+        is_answered = "confirmed" in request.POST
+        if is_answered and request.POST.get("count") != str(len(chosen)):
             self.message_user(request, "The selection has changed meanwhile; look at it again.", messages.WARNING)
-            return self._ask(request, chosen, name, operation.form(rows=chosen, request=request))
-        if not form.is_valid():
+            return self._ask(request, chosen, name, self._form(request, operation, chosen, is_fresh=True))
+        if not is_answered or not form.is_valid():
             return self._ask(request, chosen, name, form)
         self._carry_out(request, chosen, operation, form)
         return None
@@ -130,6 +129,14 @@ class OperatingPage(LocatedActions, Mixin):
             raise PermissionDenied
         response = function(self, request, self.get_queryset(request).filter(pk=row.pk))
         return response if isinstance(response, HttpResponse) else HttpResponseRedirect(request.get_full_path())
+
+    def _form(
+        self, request: HttpRequest, operation: Operation, rows: Sequence[Any], *, is_fresh: bool = False
+    ) -> ReasonForm:
+        """The question, with the answer if the request carries one."""
+        data = request.POST if "confirmed" in request.POST and not is_fresh else None
+        may_see = self.has_payloads_permission(request, rows[0])
+        return operation.form(data, rows=rows, may_see_payloads=may_see)
 
     def _ask(self, request: HttpRequest, rows: Sequence[Any], name: str, form: ReasonForm) -> HttpResponse:
         operation = self.operations[name]

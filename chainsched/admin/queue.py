@@ -13,7 +13,6 @@ from chainsched.admin import display
 from chainsched.admin.filters import QueueStatusFilter, typed
 from chainsched.admin.locations import action
 from chainsched.admin.operations import Instruction, OperatingPage, Operation
-from chainsched.admin.page import ReadOnlyPage
 from chainsched.admin.permissions import Verbs
 from chainsched.admin.sections import Fact, Facts, Section
 from chainsched.domain.states import QueueStatus
@@ -55,7 +54,7 @@ OPERATIONS = {
 }
 
 
-class WorkQueuePage(Verbs, OperatingPage, ReadOnlyPage):
+class WorkQueuePage(Verbs, OperatingPage):
     """What waits, in the order of dispatch; on demand also what was dispatched or cancelled."""
 
     list_display = (

@@ -1,0 +1,74 @@
+"""Forms made from a JSON Schema: which field stands for what, and what comes out of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pytest
+from django import forms
+from pydantic import TypeAdapter
+
+from chainsched.admin.schema_fields import WHOLE, DocumentField, collect, fields_of
+
+
+@dataclass
+class Job:
+    table: str
+    size: int = 500
+    ratio: float | None = None
+    mode: Literal["full", "delta"] = "full"
+    is_dry: bool = False
+    columns: list[str] = field(default_factory=list)
+    options: dict[str, int] = field(default_factory=dict)
+    password: str = ""
+
+
+SCHEMA = TypeAdapter(Job).json_schema()
+
+
+def made() -> dict[str, forms.Field]:
+    return fields_of(SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("table", forms.CharField),
+        ("size", forms.IntegerField),
+        ("ratio", forms.FloatField),
+        ("mode", forms.ChoiceField),
+        ("is_dry", forms.NullBooleanField),
+        ("columns", DocumentField),
+        ("options", DocumentField),
+    ],
+)
+def test_each_type_has_its_field(name: str, kind: type[forms.Field]) -> None:
+    assert type(made()[f"input_{name}"]) is kind
+
+
+def test_only_what_has_no_default_is_required() -> None:
+    assert [name for name, asked in made().items() if asked.required] == ["input_table"]
+    assert made()["input_size"].initial == 500
+
+
+def test_what_has_a_telling_name_is_not_shown_while_it_is_typed() -> None:
+    assert isinstance(made()["input_password"].widget, forms.PasswordInput)
+
+
+@pytest.mark.parametrize(
+    "schema", [{}, {"type": "array"}, {"type": "string"}, {"type": "object"}, {"$ref": "#/$defs/A"}]
+)
+def test_what_is_no_object_with_properties_is_asked_for_as_a_whole(schema: dict[str, Any]) -> None:
+    assert list(fields_of(schema)) == [WHOLE]
+    assert collect(schema, {WHOLE: [1]}) == [1]
+
+
+def test_a_workflow_without_input_is_asked_for_nothing() -> None:
+    assert fields_of({"type": "null"}) == {}
+    assert collect({"type": "null"}, {}) is None
+
+
+def test_what_was_left_empty_is_left_out() -> None:
+    answers = {"input_table": "t", "input_size": None, "input_mode": "", "input_is_dry": False, "input_columns": []}
+    assert collect(SCHEMA, answers) == {"table": "t", "is_dry": False, "columns": []}
