@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from django.contrib import admin
 from django.core.management import load_command_class
 from django.core.management.base import BaseCommand
+from django.db.models import Model
 from django.dispatch import Signal
 
 import chainsched
@@ -140,6 +142,14 @@ def test_the_reference_names_every_check_of_fsck_and_no_other() -> None:
 @pytest.mark.parametrize("name", ERRORS)
 def test_the_reference_names_the_error(name: str) -> None:
     assert f"| `{name}` |" in section("reference/api", "Errors")
+
+
+@pytest.mark.parametrize("page", [page for page in admin.site._registry if page._meta.app_label == "chainsched"])
+def test_the_reference_names_the_actions_and_permissions_of_the_page(page: type[Model]) -> None:
+    actions = section("reference/admin", "Actions")
+    permissions = section("reference/admin", "Permissions")
+    assert not [name for name in admin.site.get_model_admin(page).actions or () if f"`{name}`" not in actions]
+    assert not [codename for codename, _ in page._meta.permissions if f"| `{codename}` |" not in permissions]
 
 
 @pytest.mark.parametrize("code", Reason)

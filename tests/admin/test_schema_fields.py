@@ -70,5 +70,11 @@ def test_a_workflow_without_input_is_asked_for_nothing() -> None:
 
 
 def test_what_was_left_empty_is_left_out() -> None:
-    answers = {"input_table": "t", "input_size": None, "input_mode": "", "input_is_dry": False, "input_columns": []}
+    answers: dict[str, Any] = {
+        "input_table": "t",
+        "input_size": None,
+        "input_mode": "",
+        "input_is_dry": False,
+        "input_columns": [],
+    }
     assert collect(SCHEMA, answers) == {"table": "t", "is_dry": False, "columns": []}
