@@ -16,13 +16,12 @@ from chainsched.models import Manifest, ManifestGroup, ManifestState
 def limit(group_id: int, *, max_active_jobs: int | None, priority: int) -> bool:
     """Set a group's limit and priority; rows that wait get their new place. False if nothing changed."""
     with transact():
+        # The group before its members' states, as everybody locks who changes one.
+        other = ManifestGroup.objects.filter(id=group_id).exclude(max_active_jobs=max_active_jobs, priority=priority)
+        if not other.update(max_active_jobs=max_active_jobs, priority=priority):
+            return False
         members = list(Manifest.objects.filter(group=group_id).order_by("id").values_list("id", flat=True))
         ManifestState.objects.lock(members)
-        groups = ManifestGroup.objects.filter(id=group_id)
-        before = groups.values_list("max_active_jobs", "priority").first()
-        if before in (None, (max_active_jobs, priority)):
-            return False
-        groups.update(max_active_jobs=max_active_jobs, priority=priority)
         for part in chunks(members):
             rerank(part)
     return True
