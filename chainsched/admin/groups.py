@@ -31,7 +31,8 @@ def _set_limits(group: ManifestGroup, instruction: Instruction) -> str:
 
 
 def _cancel(group: ManifestGroup, instruction: Instruction) -> str:
-    return str(group.cancel(reason=instruction.reason or "cancelled on request"))
+    stopped = group.cancel(reason=instruction.reason or "cancelled on request")
+    return f"stopped {stopped.queued} queued, {stopped.pending} pending and {stopped.running} running"
 
 
 OPERATIONS = {
