@@ -6,7 +6,7 @@ from django.db import migrations
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('chainsched', '0002_trees_and_retention'),
+        ('chainsched', '0002_trees_and_processes'),
     ]
 
     operations = [
