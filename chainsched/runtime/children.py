@@ -116,6 +116,7 @@ class Children(Runner):
         self._children: list[Child] = []
         self._unborn: deque[Child] = deque()
         self._seconds_per_job: float | None = None
+        self._is_draining = False
         self._is_closing = False
         self._born_again_at = 0.0
         self._trusted_until: Callable[[], float] = lambda: float("inf")
@@ -150,7 +151,7 @@ class Children(Runner):
         with self._lock:
             self._outstanding += 1
         job = Job(item, claimed_at=time.monotonic())
-        self._order(lambda: self._waiting.append(job))
+        self._order(lambda: self._put_back(job) if self._is_draining else self._waiting.append(job))
 
     def cancel(self, execution_ids: Iterable[int]) -> None:
         for execution_id in execution_ids:
@@ -229,7 +230,7 @@ class Children(Runner):
     def _fill(self) -> None:
         """Bear missing children and give out what waits."""
         now = time.monotonic()
-        if not self._is_closing and now >= self._born_again_at:
+        if not self._is_draining and now >= self._born_again_at:
             for _ in range(self._processes - len([child for child in self._children if not child.is_retiring])):
                 self._bear(now)
         while self._waiting and (child := self._least_busy()) is not None:
@@ -312,7 +313,7 @@ class Children(Runner):
     def _put_back(self, job: Job) -> None:
         if job.stop_asked_at is not None:
             self._finish(job, Outcome(ExecutionState.CANCELLED))
-        elif self._is_closing:
+        elif self._is_draining:
             with self._lock:
                 self._harvest.withdrawn.append(job.id)
         else:
@@ -474,14 +475,13 @@ class Children(Runner):
         with self._lock:
             self._harvest.withdrawn += [job.id for job in self._waiting]
         self._waiting.clear()
-        self._is_closing = True
+        self._is_draining = True
         for child in self._children:
             self._retire(child)
 
     def _close(self) -> None:
         self._is_closing = True
-        for child in self._children:
-            self._retire(child)
+        self._withdraw()
 
     def _set_trust(self, until: Callable[[], float], on_distrust: Callable[[], None]) -> None:
         self._trusted_until, self._on_distrust = until, on_distrust
