@@ -17,15 +17,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 from chainsched.conf import get_config
-from chainsched.domain import outcomes
-from chainsched.domain.outcomes import FailureType, Finished, Outcome
+from chainsched.domain.outcomes import Finished, Outcome
 from chainsched.domain.states import ExecutionState
 from chainsched.flow.execute import Claim
 from chainsched.runtime.nursery import Nursery
+from chainsched.runtime.roster import Child, Job, blame, death_of, is_stuck
 from chainsched.runtime.runner import Harvest, Runner
 from chainsched.runtime.wire import Channel, Garbled, Message, pack_claim, unpack_outcome
 
@@ -37,55 +36,10 @@ MAX_AHEAD = 250
 # Results are handed on together: after this time, or when there are many.
 GATHER_SECONDS = 0.005
 GATHER_RESULTS = 200
-# What waits behind a job that takes longer than this is given to somebody else.
-RECALL_SECONDS = 1.0
 # A job shows as begun in the database once it has run this long; shorter ones are written when they end.
 BEGUN_SECONDS = 0.2
 STILLBORN_PAUSE = 1.0
 TICK = 1.0
-
-
-@dataclass(slots=True)
-class Job:
-    """A claim in the hands of a child."""
-
-    item: Claim
-    claimed_at: float
-    began_at: float | None = None
-    is_noted: bool = False
-    stop_asked_at: float | None = None
-    is_interrupted: bool = False
-    timed_out: bool = False
-
-    @property
-    def id(self) -> int:
-        return self.item.execution_id
-
-    @property
-    def delay(self) -> float | None:
-        """How long after its claim it began, if it did."""
-        return None if self.began_at is None else self.began_at - self.claimed_at
-
-
-@dataclass(slots=True, eq=False)
-class Child:
-    """A child as its supervisor sees it."""
-
-    channel: Channel
-    born_at: float
-    pid: int | None = None
-    jobs: dict[int, Job] = field(default_factory=dict)
-    is_retiring: bool = False
-    is_recalled: bool = False
-    is_silent: bool = False
-    has_worked: bool = False
-    was_killed_for: int | None = None
-    is_ended_early: bool = False
-    is_condemned: bool = False
-
-    @property
-    def begun(self) -> list[Job]:
-        return [job for job in self.jobs.values() if job.began_at is not None]
 
 
 class Children(Runner):
@@ -305,7 +259,7 @@ class Children(Runner):
             if job.began_at is None:
                 self._put_back(job)
             else:
-                self._finish(job, _death_of(job, child, status))
+                self._finish(job, death_of(job, child, status))
         if not child.has_worked and not child.is_retiring:
             logger.error("A child ended before it ran anything (status %d); the next one comes after a pause.", status)
             self._born_again_at = time.monotonic() + STILLBORN_PAUSE
@@ -349,7 +303,7 @@ class Children(Runner):
         now = time.monotonic()
         if "finished" in message and (job := child.jobs.pop(message["finished"], None)) is not None:
             self._learn(now - (job.began_at or now))
-            self._finish(job, _blame(job, unpack_outcome(message["outcome"])), progress=message.get("progress"))
+            self._finish(job, blame(job, unpack_outcome(message["outcome"])), progress=message.get("progress"))
         if "began" in message and (next_job := child.jobs.get(message["began"])) is not None:
             next_job.began_at = now
             child.has_worked = True
@@ -450,14 +404,14 @@ class Children(Runner):
 
     def _recall(self, child: Child, now: float) -> None:
         """Take back what waits behind a job that takes long."""
-        if _is_stuck(child, now) and len(child.jobs) > len(child.begun) and not child.is_recalled:
+        if is_stuck(child, now) and len(child.jobs) > len(child.begun) and not child.is_recalled:
             child.is_recalled = True
             child.channel.send({"return": True})
 
     def _give_up_waiting(self, now: float) -> None:
         """Hand back what nobody here will begin soon, so that somebody else may: jobs turned out to be long."""
         ready = [child for child in self._children if not child.is_retiring]
-        if self._waiting and ready and all(_is_stuck(child, now) for child in ready):
+        if self._waiting and ready and all(is_stuck(child, now) for child in ready):
             self._seconds_per_job = None
             with self._lock:
                 self._harvest.withdrawn += [job.id for job in self._waiting]
@@ -506,39 +460,3 @@ class Children(Runner):
         with self._lock:
             self._harvest = Harvest()
             self._outstanding = 0
-
-
-def _is_stuck(child: Child, now: float) -> bool:
-    """Whether everything that a child runs has been running for a while."""
-    running = child.begun
-    return bool(running) and all(now - (job.began_at or now) >= RECALL_SECONDS for job in running)
-
-
-def _death_of(job: Job, child: Child, status: int) -> Outcome:
-    """Why a job has no result: how the process that ran it ended."""
-    if job.timed_out:
-        return outcomes.failed(FailureType.TIMEOUT, f"{_overrun(job)} and was killed.")
-    if job.stop_asked_at is not None:
-        return Outcome(ExecutionState.CANCELLED)
-    if child.is_ended_early:
-        return outcomes.failed(FailureType.LOST, "The worker was stopped before the job had finished.")
-    if child.was_killed_for not in (None, job.id):
-        return outcomes.failed(FailureType.LOST, "The process was killed because of another job that ran beside it.")
-    if status < 0:
-        name = signal.Signals(-status).name
-        hint = ", possibly because memory ran out" if -status == signal.SIGKILL else ""
-        return outcomes.failed(FailureType.KILLED, f"The process that ran it was killed by {name}{hint}.")
-    reason = f"The process that ran it ended with exit code {status}, without a result."
-    return outcomes.failed(FailureType.KILLED, reason)
-
-
-def _blame(job: Job, outcome: Outcome) -> Outcome:
-    """A job that broke off because its time was up failed for that reason, wherever it happened to be."""
-    if not job.timed_out or outcome.state is not ExecutionState.FAILED:
-        return outcome
-    timeout = outcomes.failed(FailureType.TIMEOUT, f"{_overrun(job)}.")
-    return replace(timeout, failure_traceback=outcome.failure_traceback)
-
-
-def _overrun(job: Job) -> str:
-    return f"It ran longer than its timeout of {job.item.timeout_seconds} s"

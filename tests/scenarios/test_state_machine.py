@@ -60,6 +60,7 @@ pytestmark = pytest.mark.django_db
 
 PARTS = 4
 EXAMPLES = {"sqlite": 200, "postgresql": 30}
+FEW = 12
 STEPS = 50
 LIMIT = 3
 CONFIG = {"MAX_ACTIVE_JOBS": LIMIT, "RETRY_DELAY": int(rm.RETRY_DELAY), "RETRY_MULTIPLIER": 2.0, "PROCESS_EXPIRY": 30}
@@ -76,16 +77,23 @@ DELAYS = [None, None, timedelta(0), timedelta(seconds=20), timedelta(minutes=10)
 PAUSES = [1, 10, 31, 61, 61, 301, 301, 601, 3601]
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_whatever_happens_the_rows_are_as_the_design_says(part, settings):
     settings.CHAINSCHED = CONFIG
-    run_state_machine_as_test(Engine, settings=_effort())
+    run_state_machine_as_test(Engine, settings=_effort(-(-EXAMPLES[connection.vendor] // PARTS)))
 
 
-def _effort() -> settings:
+@pytest.mark.timeout(300)
+def test_a_few_things_happen_and_the_rows_are_as_the_design_says(settings):
+    settings.CHAINSCHED = CONFIG
+    run_state_machine_as_test(Engine, settings=_effort(FEW))
+
+
+def _effort(examples: int) -> settings:
     return settings(
-        max_examples=-(-EXAMPLES[connection.vendor] // PARTS),
+        max_examples=examples,
         stateful_step_count=STEPS,
         deadline=None,
         database=None,

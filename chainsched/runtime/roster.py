@@ -1,0 +1,94 @@
+"""What a supervisor knows about its children and the jobs in their hands, and how it judges their ends."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass, field, replace
+
+from chainsched.domain import outcomes
+from chainsched.domain.outcomes import FailureType, Outcome
+from chainsched.domain.states import ExecutionState
+from chainsched.flow.execute import Claim
+from chainsched.runtime.wire import Channel
+
+# What waits behind a job that takes longer than this is given to somebody else.
+RECALL_SECONDS = 1.0
+
+
+@dataclass(slots=True)
+class Job:
+    """A claim in the hands of a child."""
+
+    item: Claim
+    claimed_at: float
+    began_at: float | None = None
+    is_noted: bool = False
+    stop_asked_at: float | None = None
+    is_interrupted: bool = False
+    timed_out: bool = False
+
+    @property
+    def id(self) -> int:
+        return self.item.execution_id
+
+    @property
+    def delay(self) -> float | None:
+        """How long after its claim it began, if it did."""
+        return None if self.began_at is None else self.began_at - self.claimed_at
+
+
+@dataclass(slots=True, eq=False)
+class Child:
+    """A child as its supervisor sees it."""
+
+    channel: Channel
+    born_at: float
+    pid: int | None = None
+    jobs: dict[int, Job] = field(default_factory=dict)
+    is_retiring: bool = False
+    is_recalled: bool = False
+    is_silent: bool = False
+    has_worked: bool = False
+    was_killed_for: int | None = None
+    is_ended_early: bool = False
+    is_condemned: bool = False
+
+    @property
+    def begun(self) -> list[Job]:
+        return [job for job in self.jobs.values() if job.began_at is not None]
+
+
+def is_stuck(child: Child, now: float) -> bool:
+    """Whether everything that a child runs has been running for a while."""
+    running = child.begun
+    return bool(running) and all(now - (job.began_at or now) >= RECALL_SECONDS for job in running)
+
+
+def death_of(job: Job, child: Child, status: int) -> Outcome:
+    """Why a job has no result: how the process that ran it ended."""
+    if job.timed_out:
+        return outcomes.failed(FailureType.TIMEOUT, f"{_overrun(job)} and was killed.")
+    if job.stop_asked_at is not None:
+        return Outcome(ExecutionState.CANCELLED)
+    if child.is_ended_early:
+        return outcomes.failed(FailureType.LOST, "The worker was stopped before the job had finished.")
+    if child.was_killed_for not in (None, job.id):
+        return outcomes.failed(FailureType.LOST, "The process was killed because of another job that ran beside it.")
+    if status < 0:
+        name = signal.Signals(-status).name
+        hint = ", possibly because memory ran out" if -status == signal.SIGKILL else ""
+        return outcomes.failed(FailureType.KILLED, f"The process that ran it was killed by {name}{hint}.")
+    reason = f"The process that ran it ended with exit code {status}, without a result."
+    return outcomes.failed(FailureType.KILLED, reason)
+
+
+def blame(job: Job, outcome: Outcome) -> Outcome:
+    """A job that broke off because its time was up failed for that reason, wherever it happened to be."""
+    if not job.timed_out or outcome.state is not ExecutionState.FAILED:
+        return outcome
+    timeout = outcomes.failed(FailureType.TIMEOUT, f"{_overrun(job)}.")
+    return replace(timeout, failure_traceback=outcome.failure_traceback)
+
+
+def _overrun(job: Job) -> str:
+    return f"It ran longer than its timeout of {job.item.timeout_seconds} s"
