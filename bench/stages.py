@@ -1,0 +1,178 @@
+"""The stages of the flow one by one, on one connection: jobs a second, CPU a job, statements a call.
+
+    python -m tests.postgres --durable -- python -m bench.stages [--count N] [--batch N] [--rounds N] [--json]
+
+Due manifests are evaluated and queued in pages of a thousand, dispatched in turns of a thousand, claimed and recorded
+in batches as a worker does. Prints the median of the rounds; each round runs the same manifests once more, so that
+the tables are fresh in the first and used in the later ones. CPU is that of this process and of its PostgreSQL backend;
+on a machine that others use too it says more than the rate.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import django
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "bench.settings")
+django.setup()
+
+from django.db import connection  # noqa: E402 - Django must be set up first
+from django.test.utils import setup_databases, teardown_databases  # noqa: E402
+
+from chainsched import Every, ManifestItem  # noqa: E402
+from chainsched.domain import outcomes  # noqa: E402
+from chainsched.domain.outcomes import Finished  # noqa: E402
+from chainsched.flow.declare import Schedules  # noqa: E402
+from chainsched.flow.dispatch import dispatch  # noqa: E402
+from chainsched.flow.evaluate import evaluate  # noqa: E402
+from chainsched.flow.execute import claim  # noqa: E402
+from chainsched.flow.record import record  # noqa: E402
+from chainsched.flow.seed import seed  # noqa: E402
+from chainsched.models import Metadata, Process  # noqa: E402
+from chainsched.models.clock import database_now  # noqa: E402
+from tests.testapp import workflows  # noqa: E402
+
+STAGES = ("evaluate", "dispatch", "claim", "record")
+ALL = "all"
+WORKFLOWS = ["testapp.ping"]
+INTERVAL = timedelta(minutes=5)
+
+R = TypeVar("R")
+
+
+@dataclass
+class Stopwatch:
+    """Seconds, CPU seconds here and in the database, statements and calls by stage."""
+
+    seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    own_cpu: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    backend_cpu: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    statements: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    calls: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+
+    @contextmanager
+    def time(self, stage: str) -> Iterator[None]:
+        """Add what happens inside to a stage."""
+
+        def count(execute: Callable[..., R], *call: Any) -> R:
+            self.statements[stage] += 1
+            return execute(*call)
+
+        started, cpu, backend_cpu = time.perf_counter(), time.process_time(), cpu_of_backend()
+        with connection.execute_wrapper(count):
+            yield
+        self.seconds[stage] += time.perf_counter() - started
+        self.own_cpu[stage] += time.process_time() - cpu
+        self.backend_cpu[stage] += cpu_of_backend() - backend_cpu
+        self.calls[stage] += 1
+
+
+def cpu_of_backend() -> float:
+    """The CPU seconds that the backend of our connection has used; 0 where it cannot be seen."""
+    if connection.vendor != "postgresql":
+        return 0
+    schedule = Path(f"/proc/{connection.connection.info.backend_pid}/schedstat")
+    return int(schedule.read_text().split()[0]) / 1e9 if schedule.exists() else 0
+
+
+def run_round(count: int, *, batch: int, process: Process, now: datetime) -> Stopwatch:
+    """Carry every manifest once from due to recorded."""
+    watch = Stopwatch()
+    queued = recorded = 0
+    while queued < count:
+        with watch.time("evaluate"):
+            queued += evaluate(now=now).queued
+    while recorded < count:
+        with watch.time("dispatch"):
+            dispatch(workflows=WORKFLOWS, now=now)
+        recorded += _work(watch, batch=batch, process=process, now=now)
+    return watch
+
+
+def _work(watch: Stopwatch, *, batch: int, process: Process, now: datetime) -> int:
+    """Claim and record until nothing is pending."""
+    recorded = 0
+    while True:
+        with watch.time("claim"):
+            claims = claim(process=process, workflows=WORKFLOWS, limit=batch, now=now)
+        if not claims:
+            return recorded
+        finished = [Finished(item.execution_id, outcomes.completed("pong")) for item in claims]
+        with watch.time("record"):
+            recorded += len(record(finished, now=now, by=process).ended)
+
+
+def declare(count: int) -> Schedules:
+    """One batch of manifests that do nothing."""
+    schedules = Schedules()
+    items = [ManifestItem(str(number)) for number in range(count)]
+    schedules.schedule_many(workflows.ping, "ping", items, Every.minutes(5))
+    return schedules
+
+
+def start_process(now: datetime) -> Process:
+    """A process that may claim and record."""
+    return Process.objects.create(
+        kind="worker", host="bench", pid=os.getpid(), workflows=WORKFLOWS, started_at=now, heartbeat_at=now
+    )
+
+
+def main(*, count: int, batch: int, rounds: int, is_json: bool) -> None:
+    """Measure and print."""
+    databases = setup_databases(verbosity=0, interactive=False)
+    try:
+        now = database_now()
+        seed(declare(count), now=now)
+        process = start_process(now)
+        watches = [
+            run_round(count, batch=batch, process=process, now=now + number * INTERVAL) for number in range(rounds)
+        ]
+        assert Metadata.objects.filter(state="completed").count() == count * rounds  # noqa: S101
+    finally:
+        teardown_databases(databases, verbosity=0)
+    figures = {name: _figures(name, watches, count=count) for name in (*STAGES, ALL)}
+    if is_json:
+        print(json.dumps({"count": count, "batch": batch, "stages": figures}))
+        return
+    print(f"{connection.vendor}, {count:,} jobs, claimed and recorded in batches of {batch}, median of {rounds} rounds")
+    print(f"{'':<12}{'jobs/s':>8}{'our CPU':>10}{'its CPU':>10}  µs a job{'statements a call':>20}")
+    for name, row in figures.items():
+        print(f"{name:<12}{row['rate']:8,.0f}{row['own_cpu']:10.1f}{row['backend_cpu']:10.1f}{row['statements']:30.1f}")
+
+
+def _figures(name: str, watches: Sequence[Stopwatch], *, count: int) -> dict[str, float]:
+    """The medians of a stage, or of all together: jobs a second, microseconds of CPU a job, statements a call."""
+    stages = STAGES if name == ALL else (name,)
+
+    def median(value: Callable[[Stopwatch, str], float]) -> float:
+        return statistics.median(sum(value(watch, stage) for stage in stages) for watch in watches)
+
+    return {
+        "rate": count / median(lambda watch, stage: watch.seconds[stage]),
+        "own_cpu": median(lambda watch, stage: watch.own_cpu[stage]) / count * 1e6,
+        "backend_cpu": median(lambda watch, stage: watch.backend_cpu[stage]) / count * 1e6,
+        "statements": median(lambda watch, stage: watch.statements[stage] / watch.calls[stage]),
+    }
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.stages")
+    parser.add_argument("--count", type=int, default=20_000)
+    parser.add_argument("--batch", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", action="store_true", dest="is_json")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main(**vars(_arguments()))
