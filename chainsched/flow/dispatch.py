@@ -22,6 +22,7 @@ from chainsched.flow.announce import announce_executions, wake
 from chainsched.flow.cancel_tree import cancel_tree
 from chainsched.flow.transact import transact
 from chainsched.models import CancelledTree, DeadLetter, Loop, ManifestGroup, Metadata, WorkQueue, bulk
+from chainsched.models.among import among
 from chainsched.models.clock import database_now
 from chainsched.models.loop import DISPATCH
 from chainsched.models.notices import WORKER
@@ -139,7 +140,7 @@ def _look(
         "timeout_seconds",
         "manifest__timeout_seconds",
     )
-    return [dict(row) for row in rows.exclude(id__in=taken).lock_next(limit).values(*columns)]
+    return [dict(row) for row in rows.exclude(among(id=taken)).lock_next(limit).values(*columns)]
 
 
 def _advance(loop: Loop, rows: Sequence[dict[str, Any]]) -> None:

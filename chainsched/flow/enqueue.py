@@ -21,6 +21,7 @@ from chainsched.domain.states import QueueStatus, ScheduleType, Source
 from chainsched.flow import arm
 from chainsched.flow.announce import wake
 from chainsched.models import CancelledTree, Loop, Manifest, Metadata, WorkQueue, bulk
+from chainsched.models.among import among
 from chainsched.models.loop import DISPATCH
 from chainsched.models.manifest_state import is_waiting_for_siblings
 from chainsched.models.notices import DISPATCHER
@@ -141,7 +142,7 @@ def lineages_of(execution_ids: Iterable[int]) -> dict[int, Lineage]:
             causation_id=str(row["external_id"]),
             root_correlation_id=row["root_correlation_id"] or str(row["external_id"]),
         )
-        for row in Metadata.objects.filter(id__in=wanted).values(
+        for row in Metadata.objects.filter(among(id=wanted)).values(
             "id", "external_id", "root_execution_id", "root_correlation_id"
         )
     }
@@ -165,7 +166,7 @@ def _load_jobs(manifest_ids: Iterable[int]) -> dict[int, dict[str, Any]]:
         "state__trigger_causation_id",
         "state__trigger_root_correlation_id",
     )
-    manifests = Manifest.objects.filter(id__in=list(manifest_ids))
+    manifests = Manifest.objects.filter(among(id=manifest_ids))
     rows = manifests.values(*columns, is_waiting=is_waiting_for_siblings())
     return {row["id"]: dict(row) for row in rows}
 

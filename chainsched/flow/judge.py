@@ -18,6 +18,7 @@ from chainsched.domain.outcomes import Finished
 from chainsched.domain.retry import RetryPolicy, Surrender, TryAgain, after_failure
 from chainsched.domain.states import ExecutionState
 from chainsched.models import Manifest, Metadata
+from chainsched.models.among import among
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ def _load_manifests(manifest_ids: Collection[int]) -> dict[int, dict[str, Any]]:
         "max_retry_delay_seconds",
         "state__consecutive_failures",
     )
-    known = Manifest.objects.filter(id__in=manifest_ids, state__isnull=False)
+    known = Manifest.objects.filter(among(id=manifest_ids), state__isnull=False)
     return {row["id"]: row for row in known.values(*columns)}
 
 

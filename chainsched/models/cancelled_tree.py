@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from django.db import models
 
 from chainsched.models import bulk
+from chainsched.models.among import among
 from chainsched.models.base import PinnedManager, reference
 from chainsched.models.metadata import Metadata
 
@@ -29,7 +30,7 @@ class CancelledTreeQuerySet(models.QuerySet["CancelledTree"]):
         wanted = {id_ for id_ in root_execution_ids if id_ is not None}
         if not wanted:
             return set()
-        found = self.filter(root_execution__in=wanted).values_list("root_execution_id", flat=True)
+        found = self.filter(among(root_execution=wanted)).values_list("root_execution_id", flat=True)
         return {id_ for id_ in found if id_ is not None}
 
 

@@ -13,6 +13,7 @@ from django.db.models import Case, CharField, Value, When
 from chainsched.conf import Config, get_config
 from chainsched.domain.due import Facts, OpenItem
 from chainsched.domain.states import ExecutionState, MisfirePolicy, ScheduleType
+from chainsched.models.among import among
 from chainsched.models.dead_letter import DeadLetter
 from chainsched.models.manifest_state import ManifestState, is_waiting_for_siblings
 from chainsched.models.metadata import Metadata
@@ -57,7 +58,7 @@ def load_unopened(manifest_ids: Collection[int]) -> list[Facts]:
     """The facts of manifests that the caller knows to have nothing open: one statement."""
     config = get_config()
     is_waiting = is_waiting_for_siblings(manifest="manifest__")
-    rows = ManifestState.objects.filter(manifest__in=manifest_ids).annotate(is_waiting=is_waiting)
+    rows = ManifestState.objects.filter(among(manifest=manifest_ids)).annotate(is_waiting=is_waiting)
     rows = rows.order_by("manifest_id")
     return [_facts(dict(zip(_COLUMNS, row, strict=True)), config) for row in rows.values_list(*_COLUMNS.values())]
 
@@ -67,9 +68,9 @@ def load_open_items(manifest_ids: Collection[int]) -> dict[int, OpenItem]:
     ids = list(manifest_ids)
     running = When(state=ExecutionState.IN_PROGRESS, then=Value(OpenItem.RUNNING))
     item = Case(running, default=Value(OpenItem.PENDING), output_field=CharField())
-    executions = Metadata.objects.active().filter(manifest__in=ids).values_list("manifest_id", item)
-    queued = WorkQueue.objects.queued().filter(manifest__in=ids).values_list("manifest_id", _named(OpenItem.QUEUED))
-    letters = DeadLetter.objects.awaiting().filter(manifest__in=ids)
+    executions = Metadata.objects.active().filter(among(manifest=ids)).values_list("manifest_id", item)
+    queued = WorkQueue.objects.queued().filter(among(manifest=ids)).values_list("manifest_id", _named(OpenItem.QUEUED))
+    letters = DeadLetter.objects.awaiting().filter(among(manifest=ids))
     awaiting = letters.values_list("manifest_id", _named(OpenItem.DEAD_LETTER))
     found = awaiting.order_by().union(queued.order_by(), executions.order_by(), all=True)
     return {manifest_id: OpenItem(item) for manifest_id, item in found}

@@ -14,6 +14,7 @@ from django.db import models
 from django.db.models import Q
 
 from chainsched.domain.states import MisfirePolicy, RunCondition, ScheduleType
+from chainsched.models.among import among
 from chainsched.models.base import PinnedManager, choices, one_of, values
 from chainsched.models.doors import ManifestActions, ManifestScheduling
 from chainsched.models.manifest_group import ManifestGroup
@@ -36,7 +37,7 @@ class ManifestQuerySet(models.QuerySet["Manifest"]):
 
     def firing_after(self, parent_ids: list[int]) -> ManifestQuerySet:
         """The dependents that outcomes of these parents can make due."""
-        return self.filter(depends_on__in=parent_ids, schedule_type=ScheduleType.DEPENDENT)
+        return self.filter(among(depends_on=parent_ids), schedule_type=ScheduleType.DEPENDENT)
 
     def delete(self) -> tuple[int, dict[str, int]]:
         """Remove manifests as the engine does it: what waits is cancelled, letters are closed, history stays."""
@@ -71,7 +72,7 @@ class ManifestQuerySet(models.QuerySet["Manifest"]):
 
     def beside(self, manifest_ids: Collection[int]) -> ManifestQuerySet:
         """The continuations that may wait for these manifests: fan-in children of the same parents."""
-        parents = Manifest.objects.using(self.db).filter(id__in=manifest_ids, depends_on__isnull=False)
+        parents = Manifest.objects.using(self.db).filter(among(id=manifest_ids), depends_on__isnull=False)
         return self.filter(is_fan_in_continuation=True, depends_on__in=parents.order_by().values("depends_on_id"))
 
     def family_of(self, manifest_ids: Collection[int]) -> tuple[Any, Any]:

@@ -11,6 +11,7 @@ from django.db.models import Case, Exists, F, OuterRef, Q, Subquery, Value, When
 from django.db.models.functions import Greatest
 
 from chainsched.domain.states import ScheduleType
+from chainsched.models.among import among
 from chainsched.models.base import PinnedManager
 from chainsched.models.dead_letter import DeadLetter
 from chainsched.models.manifest import Manifest
@@ -28,7 +29,7 @@ class ManifestStateQuerySet(models.QuerySet["ManifestState"]):
 
         SQLite has no row locks and needs none: the transaction has written before, so it is alone.
         """
-        rows = self.filter(manifest__in=manifest_ids).order_by("manifest_id")
+        rows = self.filter(among(manifest=manifest_ids)).order_by("manifest_id")
         return list(rows.select_for_update(no_key=True).values_list("manifest_id", flat=True))
 
     def lock_family(self, manifest_ids: Collection[int]) -> list[int]:
@@ -37,7 +38,7 @@ class ManifestStateQuerySet(models.QuerySet["ManifestState"]):
         All in id order, in one statement.
         """
         # Conditions joined by OR would make PostgreSQL read every state there is.
-        own = self.filter(manifest__in=manifest_ids).order_by().values("manifest_id")
+        own = self.filter(among(manifest=manifest_ids)).order_by().values("manifest_id")
         family = Manifest.objects.using(self.db).family_of(manifest_ids)
         rows = self.filter(manifest__in=own.union(*family)).order_by("manifest_id")
         return list(rows.select_for_update(no_key=True).values_list("manifest_id", flat=True))
@@ -63,7 +64,7 @@ class ManifestStateQuerySet(models.QuerySet["ManifestState"]):
 
     def lock_due(self, manifest_ids: Collection[int], *, now: datetime) -> list[int]:
         """Lock those that are still due, passing over what somebody else holds."""
-        rows = self.due(now).filter(manifest__in=manifest_ids).order_by("manifest_id")
+        rows = self.due(now).filter(among(manifest=manifest_ids)).order_by("manifest_id")
         return list(rows.select_for_update(no_key=True, skip_locked=True).values_list("manifest_id", flat=True))
 
     def due(self, now: datetime) -> ManifestStateQuerySet:
@@ -131,7 +132,7 @@ class ManifestStateQuerySet(models.QuerySet["ManifestState"]):
 
     def spend(self, manifest_ids: Iterable[int], *, now: datetime, is_covering: bool) -> int:
         """Note that a queue row was opened: the alarm is off, and what it was due for is covered, if it covers it."""
-        opened = self.filter(manifest__in=list(manifest_ids))
+        opened = self.filter(among(manifest=manifest_ids))
         wish = {
             column: Case(When(trigger_at__lte=now, then=Value(nothing)), default=F(column))
             for column, nothing in NO_WISH.items()

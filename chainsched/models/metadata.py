@@ -13,6 +13,7 @@ from django.db.models import F, Q
 from chainsched.domain.states import ACTIVE_STATES, TERMINAL_STATES, ExecutionState, Source
 from chainsched.exceptions import ExecutionIsFinal
 from chainsched.models import bulk, guard
+from chainsched.models.among import among
 from chainsched.models.base import PinnedManager, choices, one_of, reference, values
 from chainsched.models.clock import database_now
 from chainsched.models.doors import ExecutionActions
@@ -56,12 +57,12 @@ class MetadataQuerySet(models.QuerySet["Metadata"]):
         locked = candidates.select_for_update(skip_locked=True, no_key=True)[:limit]
         trusted = Process.objects.using(self.db).trusted().filter(pk=process.pk)
         ids = list(locked.values_list("id", flat=True))
-        claimed = self.pending().filter(models.Exists(trusted), id__in=ids)
+        claimed = self.pending().filter(models.Exists(trusted), among(id=ids))
         at = now or database_now()
         taken_by = {"state": ExecutionState.IN_PROGRESS, "process": process, "claimed_at": at}
         if not ids or not claimed.update(**taken_by, started_at=at if is_begun else None, claims=F("claims") + 1):
             return []
-        taken = self.in_progress().filter(id__in=ids, process=process)
+        taken = self.in_progress().filter(among(id=ids), process=process)
         return list(taken.select_related("manifest").in_claim_order())
 
     def begin(self, delays: Mapping[int, float], *, process: Process) -> int:
@@ -95,12 +96,12 @@ class MetadataQuerySet(models.QuerySet["Metadata"]):
 
     def lock_active_of(self, manifest_ids: Collection[int]) -> list[Metadata]:
         """Lock what these manifests have pending or running, so that nobody claims or ends it meanwhile."""
-        rows = self.active().filter(manifest__in=manifest_ids).order_by("id")
+        rows = self.active().filter(among(manifest=manifest_ids)).order_by("id")
         return list(rows.select_for_update(no_key=True))
 
     def lock_active(self, execution_ids: Collection[int]) -> list[Metadata]:
         """Lock the rows that can still be ended, in id order."""
-        rows = self.active().filter(id__in=execution_ids).order_by("id")
+        rows = self.active().filter(among(id=execution_ids)).order_by("id")
         return list(rows.select_for_update(no_key=True))
 
     def request_cancel(self, execution_ids: Collection[int], *, reason: str) -> list[int]:
@@ -114,7 +115,7 @@ class MetadataQuerySet(models.QuerySet["Metadata"]):
 
     def manifests_of(self, execution_ids: Collection[int]) -> list[int]:
         """Whose executions these are. That never changes, so it may be read before a lock."""
-        rows = self.filter(id__in=execution_ids, manifest__isnull=False)
+        rows = self.filter(among(id=execution_ids), manifest__isnull=False)
         return [manifest_id for manifest_id in rows.values_list("manifest_id", flat=True) if manifest_id is not None]
 
     def tree(self, root_execution_id: int) -> MetadataQuerySet:
