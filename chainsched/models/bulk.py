@@ -1,15 +1,15 @@
 """Writes of many rows in one statement, on PostgreSQL and SQLite alike.
 
-The rows travel as one JSON parameter that the database unfolds into a table. So the text of a statement and the number
-of its parameters do not depend on the number of rows; a conflict can be skipped and the written rows returned in
-the same statement, which Django's ``bulk_create(ignore_conflicts=True)`` cannot do (on SQLite it would also swallow
-failing checks).
+The rows travel as one JSON parameter that the database unfolds into a table; on PostgreSQL a second one holds the
+values that all rows share, often most of them. So the text of a statement and the number of its parameters do not
+depend on the number of rows; a conflict can be skipped and the written rows returned in the same statement, which
+Django's ``bulk_create(ignore_conflicts=True)`` cannot do (on SQLite it would also swallow failing checks).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -55,7 +55,7 @@ def insert(
     full = [[row[name] for name in named] + [field.get_default() for field in unnamed] for row in rows]
     fields += unnamed
     table, columns = _quoted(connection, model._meta.db_table), [field.column for field in fields]
-    unfolded, parameter = _unfold(connection, fields, full)
+    unfolded, parameters = _spread(connection, fields, full)
     values, joined = _list(connection, columns, prefix="v."), ""
     if copied is not None:
         values, joined = values + ", " + _list(connection, copied.fields, prefix="c."), _join(connection, model, copied)
@@ -67,7 +67,7 @@ def insert(
         f"SELECT {values} FROM {unfolded}{joined} WHERE true{conflict} "
         f"RETURNING {_list(connection, _columns(model, returning))}"
     )
-    return _fetch(connection, sql, [parameter], returning)
+    return _fetch(connection, sql, parameters, returning)
 
 
 def update(
@@ -88,7 +88,7 @@ def update(
     key_column, *_ = _columns(model, [key])
     changed = [field.column for field in fields if field.column != key_column]
     table = _quoted(connection, model._meta.db_table)
-    unfolded, parameter = _unfold(connection, fields, [[row[name] for name in rows[0]] for row in rows])
+    unfolded, parameters = _spread(connection, fields, [[row[name] for name in rows[0]] for row in rows])
     quote = connection.ops.quote_name
     sets = ", ".join(f"{quote(column)} = v.{quote(column)}" for column in changed)
     conditions, expected = _compare(connection, model, where or {})
@@ -97,7 +97,7 @@ def update(
         f"WHERE {table}.{quote(key_column)} = v.{quote(key_column)}{conditions} "
         f"RETURNING {table}.{quote(key_column)}"
     )
-    return [row[key] for row in _fetch(connection, sql, [parameter, *expected], [key])]
+    return [row[key] for row in _fetch(connection, sql, [*parameters, *expected], [key])]
 
 
 def unfold(columns: Mapping[str, models.Field[Any, Any]], rows: Sequence[Sequence[Any]]) -> tuple[str, str]:
@@ -106,24 +106,38 @@ def unfold(columns: Mapping[str, models.Field[Any, Any]], rows: Sequence[Sequenc
     return _unfold(connection, list(columns.values()), rows, names=list(columns))
 
 
+def _spread(
+    connection: BaseDatabaseWrapper, fields: Sequence[Any], rows: Sequence[Sequence[Any]]
+) -> tuple[str, list[str]]:
+    """The table ``v`` over the rows, with the columns that hold one and the same object in all rows sent only once."""
+    columns = list(zip(*rows, strict=True))
+    # The first column, mostly the key, stays, so that there is a table to join to.
+    shared = [at for at, values in enumerate(columns) if at and all(value is values[0] for value in values)]
+    if connection.vendor != "postgresql" or not shared:
+        unfolded, parameter = _unfold(connection, fields, rows)
+        return unfolded, [parameter]
+    own = [at for at in range(len(fields)) if at not in shared]
+    own_rows = zip(*(columns[at] for at in own), strict=True)
+    unfolded, parameter = _unfold(connection, [fields[at] for at in own], own_rows)
+    typed = _typed(connection, [fields[at] for at in shared])
+    once = json.dumps({fields[at].column: rows[0][at] for at in shared}, cls=_Encoder)
+    both = f"(SELECT v.*, s.* FROM {unfolded}, json_to_record(%s::json) AS s({typed})) AS v"  # noqa: S608 - as above
+    return both, [parameter, once]
+
+
 def _unfold(
     connection: BaseDatabaseWrapper,
     fields: Sequence[Any],
-    rows: Sequence[Sequence[Any]],
+    rows: Iterable[Sequence[Any]],
     *,
     names: Sequence[str] | None = None,
 ) -> tuple[str, str]:
     names = names or [field.column for field in fields]
-    quoted = [connection.ops.quote_name(name) for name in names]
     if connection.vendor == "postgresql":
-        typed = ", ".join(
-            f"{name} {_column_type(field, connection)}" for name, field in zip(quoted, fields, strict=True)
-        )
-        folded = [
-            {name: _as_json(field, value) for name, field, value in zip(names, fields, row, strict=True)}
-            for row in rows
-        ]
-        return f"json_to_recordset(%s::json) AS v({typed})", json.dumps(folded, cls=DjangoJSONEncoder)
+        folded = [dict(zip(names, row, strict=True)) for row in rows]
+        typed = _typed(connection, fields, names)
+        return f"json_to_recordset(%s::json) AS v({typed})", json.dumps(folded, cls=_Encoder)
+    quoted = [connection.ops.quote_name(name) for name in names]
     picked = ", ".join(f"json_extract(value, '$[{index}]') AS {name}" for index, name in enumerate(quoted))
     values = [[_as_sqlite(connection, field, value) for field, value in zip(fields, row, strict=True)] for row in rows]
     return f"(SELECT {picked} FROM json_each(%s)) AS v", json.dumps(values)  # noqa: S608 - names come from the models
@@ -143,15 +157,18 @@ def _compare(
     return "".join(conditions), values
 
 
-def _column_type(field: Any, connection: BaseDatabaseWrapper) -> str:
-    return str(field.rel_db_type(connection) if field.primary_key else field.db_type(connection))
+def _typed(connection: BaseDatabaseWrapper, fields: Sequence[Any], names: Sequence[str] | None = None) -> str:
+    """The columns of an unfolded table, as PostgreSQL wants them declared."""
+    names = names or [field.column for field in fields]
+    types = [field.rel_db_type(connection) if field.primary_key else field.db_type(connection) for field in fields]
+    return ", ".join(f"{_quoted(connection, name)} {type_}" for name, type_ in zip(names, types, strict=True))
 
 
-def _as_json(field: Any, value: Any) -> Any:
-    """A value as PostgreSQL reads it out of JSON."""
-    if isinstance(value, UUID):
-        return str(value)
-    return value.isoformat() if isinstance(value, datetime) else value
+class _Encoder(DjangoJSONEncoder):
+    """Values as PostgreSQL reads them out of JSON; Django's own encoder would cut the microseconds off."""
+
+    def default(self, o: Any) -> Any:
+        return o.isoformat() if isinstance(o, datetime) else super().default(o)
 
 
 def _as_sqlite(connection: BaseDatabaseWrapper, field: Any, value: Any) -> Any:
