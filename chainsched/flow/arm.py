@@ -24,14 +24,17 @@ from chainsched.models.notices import MANAGER
 logger = logging.getLogger(__name__)
 
 
-def arm(manifest_ids: Collection[int], *, now: datetime, is_fresh: bool = False) -> int:
+def arm(
+    manifest_ids: Collection[int], *, now: datetime, is_fresh: bool = False, idle: Collection[int] = frozenset()
+) -> int:
     """Give each manifest the alarm that its facts call for; returns how many alarms changed.
 
-    Called by whatever ends an open item or lifts an obstacle. ``is_fresh``: see ``due.alarm``.
+    Called by whatever ends an open item or lifts an obstacle. ``is_fresh``: see ``due.alarm``. ``idle`` are those whose
+    open item the caller has just ended, so that none needs to be looked for.
     """
     if not manifest_ids:
         return 0
-    facts = {known.manifest_id: known for known in load_facts(manifest_ids)}
+    facts = {known.manifest_id: known for known in load_facts(manifest_ids, idle=idle)}
     alarms = {manifest_id: _alarm(known, now=now, is_fresh=is_fresh) for manifest_id, known in facts.items()}
     changed = {id_: alarm for id_, alarm in alarms.items() if alarm.next_run_at != facts[id_].next_run_at}
     moved = {id_: alarm for id_, alarm in alarms.items() if alarm.occurrence_at != facts[id_].occurrence_at}

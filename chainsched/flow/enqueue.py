@@ -24,6 +24,7 @@ from chainsched.models import CancelledTree, Loop, Manifest, Metadata, WorkQueue
 from chainsched.models.among import among
 from chainsched.models.loop import DISPATCH
 from chainsched.models.manifest_state import is_waiting_for_siblings
+from chainsched.models.metadata import Attempt
 from chainsched.models.notices import DISPATCHER
 
 logger = logging.getLogger(__name__)
@@ -39,7 +40,7 @@ class Lineage:
     root_correlation_id: str = ""
 
     @classmethod
-    def of(cls, execution: Metadata) -> Lineage:
+    def of(cls, execution: Metadata | Attempt) -> Lineage:
         """The causes of an execution, for another attempt at the same run."""
         return cls(
             parent_execution_id=execution.parent_execution_id,

@@ -17,15 +17,16 @@ from chainsched.conf import get_config
 from chainsched.domain.outcomes import Finished
 from chainsched.domain.retry import RetryPolicy, Surrender, TryAgain, after_failure
 from chainsched.domain.states import ExecutionState
-from chainsched.models import Manifest, Metadata
+from chainsched.models import Manifest
 from chainsched.models.among import among
+from chainsched.models.metadata import Attempt
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """One execution, how it ended, and what follows."""
 
-    execution: Metadata
+    execution: Attempt
     finished: Finished
     manifest: dict[str, Any] | None
     failures: int
@@ -41,7 +42,7 @@ class Verdict:
         return not isinstance(self.follow_up, TryAgain)
 
 
-def judge(executions: Sequence[Metadata], finished: Mapping[int, Finished]) -> list[Verdict]:
+def judge(executions: Sequence[Attempt], finished: Mapping[int, Finished]) -> list[Verdict]:
     """Say of each execution how it ended and what follows; the manifests' states are locked."""
     manifests = _load_manifests([row.manifest_id for row in executions if row.manifest_id is not None])
     return [_verdict(row, finished[row.id], manifests.get(row.manifest_id or 0)) for row in executions]
@@ -59,12 +60,17 @@ def _load_manifests(manifest_ids: Collection[int]) -> dict[int, dict[str, Any]]:
         "retry_multiplier",
         "max_retry_delay_seconds",
         "state__consecutive_failures",
+        "state__due_execution",
+        "state__covered_execution",
+        "state__settled_execution",
+        "state__owed_to",
     )
-    known = Manifest.objects.filter(among(id=manifest_ids), state__isnull=False)
+    # Both tables by their ids: PostgreSQL reads a whole one to join it to hundreds of rows of the other.
+    known = Manifest.objects.filter(among(id=manifest_ids), among(state=manifest_ids)).order_by("id")
     return {row["id"]: row for row in known.values(*columns)}
 
 
-def _verdict(execution: Metadata, finished: Finished, manifest: dict[str, Any] | None) -> Verdict:
+def _verdict(execution: Attempt, finished: Finished, manifest: dict[str, Any] | None) -> Verdict:
     """Decide what follows. A run whose manifest was removed meanwhile ends without retry or letter.
 
     So does one that was told to stop and broke off: somebody wanted it to end.

@@ -8,7 +8,8 @@ Next:   the manager queues what is due.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -31,6 +32,8 @@ from chainsched.flow.enqueue import Lineage, Order, enqueue
 from chainsched.flow.judge import Verdict, judge
 from chainsched.flow.transact import in_parts, transact
 from chainsched.models import CancelledTree, DeadLetter, Manifest, ManifestState, Metadata, Process, WorkQueue, bulk
+from chainsched.models.among import among
+from chainsched.models.metadata import Attempt
 from chainsched.models.notices import DISPATCHER
 from chainsched.signals import dead_letter_created, execution_ended
 
@@ -118,7 +121,8 @@ def _record_once(finished: Sequence[Finished], *, by: Process | None, now: datet
     due_ids = mark_due([_ended(verdict) for verdict in _firing(final)], locked=locked)
     ended = [verdict.manifest["id"] for verdict in final if verdict.manifest]
     siblings = [verdict.manifest["id"] for verdict in final if verdict.manifest and verdict.manifest["depends_on_id"]]
-    arm({*due_ids, *ended, *find_continuations(siblings, locked=locked)}, now=now)
+    idle = {verdict.manifest["id"] for verdict in final if verdict.manifest and not verdict.follow_up}
+    arm({*due_ids, *ended, *find_continuations(siblings, locked=locked)}, now=now, idle=idle)
     closed = {verdict.execution.id for verdict in verdicts}
     announce_executions(execution_ended, sorted(closed))
     if closed and WorkQueue.objects.ready(now).exists():
@@ -152,11 +156,11 @@ def _record_unwritable(item: Finished, error: Exception, *, by: Process | None, 
     return parts.results[0] if parts.results else Recorded(unwritten=[item.execution_id])
 
 
-def _closable(finished: Mapping[int, Finished], *, by: Process | None) -> list[Metadata]:
+def _closable(finished: Mapping[int, Finished], *, by: Process | None) -> list[Attempt]:
     """The executions that may still end this way and, if a process speaks, are still its own: the fence."""
     if by is not None and not Process.objects.trusted().filter(pk=by.pk).exists():
         return []
-    rows = Metadata.objects.lock_active(list(finished))
+    rows = Metadata.objects.lock_attempts(list(finished))
     return [
         row
         for row in rows
@@ -166,10 +170,17 @@ def _closable(finished: Mapping[int, Finished], *, by: Process | None) -> list[M
 
 
 def _write_states(verdicts: Sequence[Verdict], *, now: datetime) -> None:
-    known = [verdict for verdict in verdicts if verdict.manifest]
-    states = ManifestState.objects.in_bulk([verdict.execution.manifest_id for verdict in known])
-    rows = [_state_row(verdict, states[verdict.execution.manifest_id or 0], now=now) for verdict in known]
-    bulk.update(ManifestState, rows, key="manifest")
+    rows = [_state_row(verdict, verdict.manifest, now=now) for verdict in verdicts if verdict.manifest]
+    for alike in _by_columns(rows):
+        bulk.update(ManifestState, alike, key="manifest")
+
+
+def _by_columns(rows: Iterable[dict[str, Any]]) -> Iterable[list[dict[str, Any]]]:
+    """The rows in parts that name the same columns."""
+    parts = defaultdict(list)
+    for row in rows:
+        parts[tuple(row)].append(row)
+    return parts.values()
 
 
 def _mark_done(verdicts: Sequence[Verdict], *, now: datetime) -> None:
@@ -191,24 +202,24 @@ def _had_its_run(verdict: Verdict, *, now: datetime) -> bool:
     return known["once_at"] <= now or verdict.execution.source == Source.TRIGGER
 
 
-def _state_row(verdict: Verdict, state: ManifestState, *, now: datetime) -> dict[str, Any]:
+def _state_row(verdict: Verdict, known: Mapping[str, Any], *, now: datetime) -> dict[str, Any]:
+    """What changes in the state of a manifest; the numbers only grow."""
     execution_id = verdict.execution.id
-    is_over = verdict.state is not ExecutionState.FAILED
-    is_success = verdict.state is ExecutionState.COMPLETED
     is_letter = isinstance(verdict.follow_up, Surrender)
-    settled = max(state.settled_execution, state.covered_execution) if verdict.is_final else state.settled_execution
-    is_settled = verdict.is_final and (is_letter or state.due_execution <= settled)
-    return {
-        "manifest": state.manifest_id,
-        "settled_execution": settled,
-        "owed_to": None if is_settled else state.owed_to,
-        "consecutive_failures": 0 if is_success else verdict.failures,
-        "last_successful_run": now if is_success else state.last_successful_run,
-        "last_finished_run": now if is_over else state.last_finished_run,
-        "succeeded_execution": execution_id if is_success else state.succeeded_execution,
-        "dead_lettered_execution": execution_id if is_letter else state.dead_lettered_execution,
-        "finished_execution": execution_id if verdict.is_final else state.finished_execution,
-    }
+    is_success = verdict.state is ExecutionState.COMPLETED
+    row = {"manifest": known["id"], "consecutive_failures": 0 if is_success else verdict.failures}
+    if is_success:
+        row |= {"last_successful_run": now, "succeeded_execution": execution_id}
+    if verdict.state is not ExecutionState.FAILED:
+        row |= {"last_finished_run": now}
+    if is_letter:
+        row |= {"dead_lettered_execution": execution_id}
+    if verdict.is_final:
+        settled = max(known["state__settled_execution"], known["state__covered_execution"])
+        is_settled = is_letter or known["state__due_execution"] <= settled
+        owed_to = None if is_settled else known["state__owed_to"]
+        row |= {"finished_execution": execution_id, "settled_execution": settled, "owed_to": owed_to}
+    return row
 
 
 def _ended(verdict: Verdict) -> Ended:
@@ -222,6 +233,8 @@ def _ended(verdict: Verdict) -> Ended:
 
 def _retry(verdicts: Sequence[Verdict], *, now: datetime) -> None:
     """Queue the next attempt with the same input, scheduled time, parent and root."""
+    again = [verdict.execution.id for verdict in verdicts if isinstance(verdict.follow_up, TryAgain)]
+    inputs = dict(Metadata.objects.filter(among(id=again)).values_list("id", "input"))
     orders = [
         Order(
             manifest_id=verdict.execution.manifest_id or 0,
@@ -229,7 +242,7 @@ def _retry(verdicts: Sequence[Verdict], *, now: datetime) -> None:
             scheduled_for=verdict.execution.scheduled_for,
             not_before=now + verdict.follow_up.delay,
             attempt=verdict.execution.attempt + 1,
-            input=verdict.execution.input,
+            input=inputs[verdict.execution.id],
             lineage=Lineage.of(verdict.execution),
         )
         for verdict in verdicts
@@ -238,7 +251,7 @@ def _retry(verdicts: Sequence[Verdict], *, now: datetime) -> None:
     enqueue(orders, now=now)
 
 
-def _source_of_retry(execution: Metadata) -> Source:
+def _source_of_retry(execution: Attempt) -> Source:
     """What a person asked for stays theirs, so that it also runs to its end on a disabled manifest."""
     source = Source(execution.source)
     return source if source in SOURCES_PAST_DISABLED else Source.RETRY

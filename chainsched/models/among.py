@@ -29,7 +29,8 @@ class Among(Func):
             raise EmptyResultSet
         column, parameters = compiler.compile(self.source_expressions[0])
         if connection.vendor == "postgresql":
-            return f"{column} = ANY(%s::bigint[])", [*parameters, self.ids]
+            # As text: the driver would adapt a list item by item.
+            return f"{column} = ANY(%s::bigint[])", [*parameters, f"{{{','.join(map(str, self.ids))}}}"]
         listed = f"{column} IN (SELECT value FROM json_each(%s))"  # noqa: S608 - the column comes from the models
         return listed, [*parameters, json.dumps(self.ids)]
 

@@ -35,13 +35,12 @@ class ManifestStateQuerySet(models.QuerySet["ManifestState"]):
     def lock_family(self, manifest_ids: Collection[int]) -> list[int]:
         """Lock these rows, those of their dependents, and those of the continuations that may wait for them.
 
-        All in id order, in one statement.
+        All in id order, in one statement. Who belongs to the family is read before it, because PostgreSQL would read
+        every state to join them; the caller looks again after the lock.
         """
-        # Conditions joined by OR would make PostgreSQL read every state there is.
-        own = self.filter(among(manifest=manifest_ids)).order_by().values("manifest_id")
-        family = Manifest.objects.using(self.db).family_of(manifest_ids)
-        rows = self.filter(manifest__in=own.union(*family)).order_by("manifest_id")
-        return list(rows.select_for_update(no_key=True).values_list("manifest_id", flat=True))
+        dependents, continuations = Manifest.objects.using(self.db).family_of(manifest_ids)
+        relatives = [row["id"] for row in dependents.union(continuations)]
+        return self.lock({*manifest_ids, *relatives})
 
     def note_debts(self, manifest_ids: Iterable[int]) -> None:
         """Note anew which of these manifests continuations of their parent have to wait for.

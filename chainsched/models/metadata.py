@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from django.db import connections, models
 from django.db.models import F, Q
@@ -24,6 +24,47 @@ from chainsched.models.process import Process
 IS_ACTIVE = Q(state__in=values(ACTIVE_STATES))
 IS_PENDING = Q(state=ExecutionState.PENDING.value)
 IS_IN_PROGRESS = Q(state=ExecutionState.IN_PROGRESS.value)
+# What a worker needs of a claim; the others are dear to load by the thousand.
+CLAIMED = (
+    "external_id",
+    "manifest_external_id",
+    "workflow",
+    "input",
+    "scheduled_for",
+    "attempt",
+    "priority",
+    "timeout_seconds",
+    "parent_execution",
+    "root_execution",
+    "causation_id",
+    "root_correlation_id",
+    "manifest__cron_expression",
+    "manifest__depends_on",
+)
+
+
+class Attempt(NamedTuple):
+    """An execution as far as its end is concerned. Its input may be large and is not needed for that."""
+
+    id: int
+    manifest_id: int | None
+    state: str
+    source: str
+    attempt: int
+    scheduled_for: datetime
+    claimed_at: datetime | None
+    started_at: datetime | None
+    process_id: int | None
+    cancel_requested: bool
+    parent_execution_id: int | None
+    root_execution_id: int | None
+    causation_id: str
+    root_correlation_id: str
+
+    @property
+    def tree_id(self) -> int:
+        """The id of the root of its tree: its own, if it is the root."""
+        return self.root_execution_id or self.id
 
 
 class MetadataQuerySet(models.QuerySet["Metadata"]):
@@ -63,7 +104,7 @@ class MetadataQuerySet(models.QuerySet["Metadata"]):
         if not ids or not claimed.update(**taken_by, started_at=at if is_begun else None, claims=F("claims") + 1):
             return []
         taken = self.in_progress().filter(among(id=ids), process=process)
-        return list(taken.select_related("manifest").in_claim_order())
+        return list(taken.select_related("manifest").only(*CLAIMED).in_claim_order())
 
     def begin(self, delays: Mapping[int, float], *, process: Process) -> int:
         """Note when the code of claims began: so many seconds after the claim."""
@@ -103,6 +144,12 @@ class MetadataQuerySet(models.QuerySet["Metadata"]):
         """Lock the rows that can still be ended, in id order."""
         rows = self.active().filter(among(id=execution_ids)).order_by("id")
         return list(rows.select_for_update(no_key=True))
+
+    def lock_attempts(self, execution_ids: Collection[int]) -> list[Attempt]:
+        """Lock the rows, ended or not, in id order."""
+        # Not only active(): on a table without statistics PostgreSQL would look for the ids among all that is active.
+        rows = self.filter(among(id=execution_ids)).order_by("id").select_for_update(no_key=True)
+        return [Attempt(*row) for row in rows.values_list(*Attempt._fields)]
 
     def request_cancel(self, execution_ids: Collection[int], *, reason: str) -> list[int]:
         """Ask executions that have not ended to stop; returns those that were not asked before."""
