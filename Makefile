@@ -30,8 +30,10 @@ test: $(VENV)/test.stamp ## lint, types, migrations, and the suite on SQLite and
 demo: $(VENV)/demo.stamp ## run the example project; FOR=30 ends it after 30 seconds
 	@$(BIN)/python -m example_project.demo $(if $(FOR),--for $(FOR))
 
-bench: $(VENV)/test.stamp ## measure seeding beside bulk_create, on PostgreSQL; COUNT=20000 for fewer rows
+bench: $(VENV)/bench.stamp ## measure seeding beside bulk_create, the stages, and jobs beside Procrastinate; COUNT=5000 for fewer
 	@$(BIN)/python -m tests.postgres -- $(BIN)/python -m bench.seeding $(COUNT)
+	@$(BIN)/python -m tests.postgres --durable -- $(BIN)/python -m bench.stages $(if $(COUNT),--count $(COUNT))
+	@$(BIN)/python -m tests.postgres --durable -- $(BIN)/python -m bench.throughput $(if $(COUNT),--count $(COUNT))
 
 docs: $(DOCS_VENV)/docs.stamp ## build the documentation into docs/_build/html
 	$(DOCS_VENV)/bin/sphinx-build -E -W --keep-going -b html docs docs/_build/html
@@ -46,6 +48,10 @@ clean: ## remove the virtual environments, caches and build results
 
 $(VENV)/test.stamp: pyproject.toml | $(VENV)/pip.stamp
 	$(BIN)/python -m pip install --quiet -e '.[postgres]' --group test --group types
+	@touch $@
+
+$(VENV)/bench.stamp: pyproject.toml | $(VENV)/pip.stamp
+	$(BIN)/python -m pip install --quiet -e '.[postgres]' --group bench
 	@touch $@
 
 $(VENV)/demo.stamp: pyproject.toml | $(VENV)/pip.stamp
