@@ -75,7 +75,8 @@ class Chainsched:
         seed(schedules, now=database_now())
 
     def started_at(self) -> datetime | None:
-        return _ask("SELECT min(created_at) FROM chainsched_workqueue")
+        started_at: datetime | None = _ask("SELECT min(created_at) FROM chainsched_workqueue")
+        return started_at
 
     def finished(self) -> int:
         return int(_ask("SELECT count(*) FROM chainsched_metadata WHERE state = 'completed'"))
@@ -93,7 +94,8 @@ class Procrastinate:
             tasks.do_nothing.batch_defer(*({} for _ in range(start, min(start + 1000, count))))
 
     def started_at(self) -> datetime | None:
-        return _ask("SELECT min(at) FROM procrastinate_events WHERE type = 'started'")
+        started_at: datetime | None = _ask("SELECT min(at) FROM procrastinate_events WHERE type = 'started'")
+        return started_at
 
     def finished(self) -> int:
         return int(_ask("SELECT count(*) FROM procrastinate_jobs WHERE status = 'succeeded'"))
@@ -131,7 +133,7 @@ def _wait(is_done: Callable[[], bool], *, process: subprocess.Popen[bytes], log:
     while not is_done():
         if process.poll() is not None or time.monotonic() > deadline:
             log.seek(0)
-            raise SystemExit(f"{process.args} did not finish:\n{log.read().decode()[-4000:]}")
+            raise SystemExit(f"{process.args!r} did not finish:\n{log.read().decode()[-4000:]}")
         time.sleep(LOOK_EVERY)
 
 
