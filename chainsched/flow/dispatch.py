@@ -33,6 +33,21 @@ logger = logging.getLogger(__name__)
 BATCH = 1000
 # A group that fills up within a batch hides the rows behind it; they are looked for again this often at most.
 MAX_LOOKS = 5
+# What an execution has from its queue row as it is. Inputs may be large; none of this travels.
+COPIED = (
+    "manifest",
+    "manifest_external_id",
+    "group",
+    "workflow",
+    "input",
+    "source",
+    "priority",
+    "attempt",
+    "scheduled_for",
+    "parent_execution",
+    "root_execution",
+    "causation_id",
+)
 LATE_FOR_TREE = "the tree it belongs to was cancelled"
 
 
@@ -123,18 +138,10 @@ def _look(
     rows = WorkQueue.objects.ready(now).filter(workflow__in=workflows).outside_groups(left.full_groups)
     columns = (
         "id",
-        "manifest_id",
-        "manifest_external_id",
         "group_id",
-        "workflow",
-        "source",
         "priority",
         "turn",
-        "attempt",
-        "scheduled_for",
-        "parent_execution_id",
         "root_execution_id",
-        "causation_id",
         "root_correlation_id",
         "dead_letter_id",
         "timeout_seconds",
@@ -158,8 +165,7 @@ def _create(rows: Sequence[dict[str, Any]], *, now: datetime) -> dict[int, int]:
         [_execution(row, now=now) for row in rows],
         returning=("id", "work_queue"),
         skip_conflicts=True,
-        # Inputs may be large; they stay in the database.
-        copied=bulk.Copied(WorkQueue, by="work_queue", fields=("input",)),
+        copied=bulk.Copied(WorkQueue, by="work_queue", fields={name: name for name in COPIED}),
     )
     return {row["work_queue"]: row["id"] for row in written}
 
@@ -169,19 +175,8 @@ def _execution(row: dict[str, Any], *, now: datetime) -> dict[str, Any]:
     return {
         "external_id": external_id,
         "work_queue": row["id"],
-        "manifest": row["manifest_id"],
-        "manifest_external_id": row["manifest_external_id"],
-        "group": row["group_id"],
-        "workflow": row["workflow"],
-        "source": row["source"],
-        "priority": row["priority"],
-        "attempt": row["attempt"],
-        "scheduled_for": row["scheduled_for"],
         "created_at": now,
         "timeout_seconds": row["timeout_seconds"] or row["manifest__timeout_seconds"] or get_config().job_timeout,
-        "parent_execution": row["parent_execution_id"],
-        "root_execution": row["root_execution_id"],
-        "causation_id": row["causation_id"],
         "root_correlation_id": row["root_correlation_id"] or str(external_id),
     }
 

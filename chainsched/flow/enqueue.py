@@ -29,6 +29,9 @@ from chainsched.models.notices import DISPATCHER
 
 logger = logging.getLogger(__name__)
 
+# What a queue row has from its manifest as it is, without a way through this process.
+COPIED = {"manifest_external_id": "external_id", "group": "group", "workflow": "workflow"}
+
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
@@ -91,8 +94,7 @@ def enqueue(orders: Sequence[Order], *, now: datetime) -> dict[int, int]:
     possible = [order for order in orders if order.manifest_id in jobs]
     rows = _rows(possible, jobs, now=now)
     rows = _without_cancelled_trees(rows, now=now)
-    written = bulk.insert(WorkQueue, rows, returning=("id", "manifest"), skip_conflicts=True)
-    opened = {row["manifest"]: row["id"] for row in written}
+    opened = _insert(rows)
     if any(_may_go_at_once(order, now=now) for order in possible if order.manifest_id in opened):
         wake(DISPATCHER)
     fresh = [order.manifest_id for order in possible if not order.is_continued and order.manifest_id in opened]
@@ -100,6 +102,16 @@ def enqueue(orders: Sequence[Order], *, now: datetime) -> dict[int, int]:
     arm.spend([id_ for id_ in fresh if not jobs[id_]["is_waiting"]], now=now, is_covering=True)
     arm.spend([id_ for id_ in fresh if jobs[id_]["is_waiting"]], now=now, is_covering=False)
     return opened
+
+
+def _insert(rows: Sequence[dict[str, Any]]) -> dict[int, int]:
+    """Insert the rows and return their ids by manifest; those without an input of their own get the manifest's."""
+    written = []
+    for is_own, fields in ((True, COPIED), (False, COPIED | {"input": "input"})):
+        alike = [row for row in rows if ("input" in row) is is_own]
+        copied = bulk.Copied(Manifest, by="manifest", fields=fields)
+        written += bulk.insert(WorkQueue, alike, returning=("id", "manifest"), skip_conflicts=True, copied=copied)
+    return {row["manifest"]: row["id"] for row in written}
 
 
 def _may_go_at_once(order: Order, *, now: datetime) -> bool:
@@ -153,9 +165,6 @@ def lineages_of(execution_ids: Iterable[int]) -> dict[int, Lineage]:
 def _load_jobs(manifest_ids: Iterable[int]) -> dict[int, dict[str, Any]]:
     columns = (
         "id",
-        "external_id",
-        "workflow",
-        "input",
         "schedule_type",
         "priority",
         "group_id",
@@ -167,7 +176,9 @@ def _load_jobs(manifest_ids: Iterable[int]) -> dict[int, dict[str, Any]]:
         "state__trigger_causation_id",
         "state__trigger_root_correlation_id",
     )
-    manifests = Manifest.objects.filter(among(id=manifest_ids))
+    ids = list(manifest_ids)
+    # Both tables by their ids: PostgreSQL reads a whole one to join it to hundreds of rows of the other.
+    manifests = Manifest.objects.filter(among(id=ids), among(state=ids)).order_by("id")
     rows = manifests.values(*columns, is_waiting=is_waiting_for_siblings())
     return {row["id"]: dict(row) for row in rows}
 
@@ -200,10 +211,7 @@ def _row(
     lineage = order.lineage or parents.get(_due_for(job)) or _lineage_of_wish(order, job, now=now)
     return {
         "manifest": order.manifest_id,
-        "group": job["group_id"],
-        "manifest_external_id": job["external_id"],
-        "workflow": job["workflow"],
-        "input": _input(order, job, now=now),
+        **_input(order, job, now=now),
         "priority": priority,
         "turn": turn,
         "not_before": order.not_before,
@@ -224,12 +232,12 @@ def _priority(job: Mapping[str, Any]) -> int:
     return effective_priority(own=job["priority"], group=job["group__priority"], boost=boost)
 
 
-def _input(order: Order, job: Mapping[str, Any], *, now: datetime) -> Any:
-    """The order's own input, that of the wish it fulfils, or the manifest's."""
+def _input(order: Order, job: Mapping[str, Any], *, now: datetime) -> dict[str, Any]:
+    """The order's own input or that of the wish it fulfils; nothing if the manifest's is meant."""
     if order.input is not OWN_INPUT:
-        return order.input
+        return {"input": order.input}
     wanted = job["state__trigger_input"]
-    return wanted if wanted is not None and _fulfils_wish(order, job, now=now) else job["input"]
+    return {"input": wanted} if wanted is not None and _fulfils_wish(order, job, now=now) else {}
 
 
 def _lineage_of_wish(order: Order, job: Mapping[str, Any], *, now: datetime) -> Lineage:

@@ -26,11 +26,14 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """Columns that an insert takes from another table, whose id the new row names in the field ``by``."""
+    """Fields that an insert takes from another table, whose id the new row names in the field ``by``.
+
+    ``fields`` are the new row's, with what they are called there. What is copied never leaves the database.
+    """
 
     source: type[models.Model]
     by: str
-    fields: Sequence[str]
+    fields: Mapping[str, str]
 
 
 def insert(
@@ -44,22 +47,24 @@ def insert(
     """Insert the rows and return the named columns of those that were written.
 
     With ``skip_conflicts`` a row that breaks a unique constraint is left out and so absent from the answer.
-    All rows name the same columns; those they do not name get the field's default.
+    All rows name the same columns; those they neither name nor copy get the field's default.
     """
     if not rows:
         return []
     connection = connections[get_config().database]
     named = list(rows[0])
     fields: list[Any] = [model._meta.get_field(name) for name in named]
-    unnamed = [field for field in model._meta.concrete_fields if field.has_default() and field not in fields]
+    given = {*named, *copied.fields} if copied else {*named}
+    unnamed = [field for field in model._meta.concrete_fields if field.has_default() and field.name not in given]
     full = [[row[name] for name in named] + [field.get_default() for field in unnamed] for row in rows]
     fields += unnamed
     table, columns = _quoted(connection, model._meta.db_table), [field.column for field in fields]
     unfolded, parameters = _spread(connection, fields, full)
     values, joined = _list(connection, columns, prefix="v."), ""
     if copied is not None:
-        values, joined = values + ", " + _list(connection, copied.fields, prefix="c."), _join(connection, model, copied)
-        columns = [*columns, *copied.fields]
+        sources = _columns(copied.source, list(copied.fields.values()))
+        values, joined = values + ", " + _list(connection, sources, prefix="c."), _join(connection, model, copied)
+        columns += _columns(model, list(copied.fields))
     conflict = " ON CONFLICT DO NOTHING" if skip_conflicts else ""
     # SQLite needs WHERE to tell the conflict clause of an INSERT … SELECT from a join.
     sql = (
