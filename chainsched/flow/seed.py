@@ -19,13 +19,14 @@ from chainsched.flow.link import link
 from chainsched.flow.plan import LINK_COLUMNS, UNFINISHED, Origin, Plan, chunks, plan, plan_rows
 from chainsched.flow.transact import persist, transact
 from chainsched.flow.write import Raced, create_manifests, hold_groups, update_manifests, write_groups
-from chainsched.models import Loop, Manifest, ManifestState
+from chainsched.models import Loop, Manifest, ManifestState, bulk
 from chainsched.models.facts import load_open_items
 from chainsched.models.loop import GRAPH
 
 logger = logging.getLogger(__name__)
 
 MAX_TRIES = 5
+MANY = 1000
 # A change of one of these makes the schedule begin anew.
 ARMING_COLUMNS = frozenset(
     {
@@ -70,7 +71,11 @@ def seed(schedules: Schedules, *, now: datetime) -> Seeded:
     if schedules.is_empty:
         logger.warning("No schedules are declared, so nothing is seeded and nothing is retired.")
         return Seeded()
-    return _until_settled(lambda: plan(schedules), holds_graph=True, is_patient=True, now=now)
+    seeded = _until_settled(lambda: plan(schedules), holds_graph=True, is_patient=True, now=now)
+    if len(seeded.created) >= MANY:
+        # Without statistics the joins of the first turns would read these tables whole.
+        bulk.analyze(Manifest, ManifestState)
+    return seeded
 
 
 def upsert(declarations: Sequence[Declaration], *, origin: Origin, now: datetime) -> Seeded:

@@ -105,6 +105,14 @@ def update(
     return [row[key] for row in _fetch(connection, sql, [*parameters, *expected], [key])]
 
 
+def analyze(*changed: type[models.Model]) -> None:
+    """Let PostgreSQL look at tables that many rows were written to; it would do so by itself, but a minute later."""
+    connection = connections[get_config().database]
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute(f"ANALYZE {_list(connection, [model._meta.db_table for model in changed])}")
+
+
 def unfold(columns: Mapping[str, models.Field[Any, Any]], rows: Sequence[Sequence[Any]]) -> tuple[str, str]:
     """A table expression named ``v`` over the rows, and the one parameter it takes."""
     connection = connections[get_config().database]

@@ -9,23 +9,28 @@ STATEMENT_TIMEOUT = "60s"
 # A process that freezes inside a transaction loses it, so that nobody waits for it longer than this.
 IDLE_TIMEOUT = "10s"
 PATIENCE = "10min"
+# Every statement of a stage has its index. Without statistics, on tables that are new or were purged, PostgreSQL takes
+# them for small and reads them whole, for each batch, until it happens to analyze them. Before 18 the first of these
+# makes statements seem dear enough to be compiled, which takes longer than they do; hence the last.
+BY_INDEX = {"enable_seqscan": "off", "jit": "off"}
 LOCK_NOT_AVAILABLE = "55P03"
 
 
 def begin(connection: BaseDatabaseWrapper, *, is_patient: bool = False) -> None:
     """The first statement of a transaction.
 
-    PostgreSQL: bound every wait, for this transaction only, so that a pooler hands on a clean session.
+    PostgreSQL: bound every wait, and let the planner use the indexes, for this transaction only, so that a pooler
+    hands on a clean session.
     SQLite: write at once. A transaction that reads first and writes later fails with "database is locked" when
     somebody else wrote in between, and no timeout helps; one that begins with a write waits its turn.
     """
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":
-            cursor.execute(
-                "SELECT set_config('lock_timeout', %s, true), set_config('statement_timeout', %s, true), "
-                "set_config('idle_in_transaction_session_timeout', %s, true)",
-                [PATIENCE] * 3 if is_patient else [LOCK_TIMEOUT, STATEMENT_TIMEOUT, IDLE_TIMEOUT],
-            )
+            waits = [PATIENCE] * 3 if is_patient else [LOCK_TIMEOUT, STATEMENT_TIMEOUT, IDLE_TIMEOUT]
+            names = ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout")
+            settings = dict(zip(names, waits, strict=True)) | ({} if is_patient else BY_INDEX)
+            calls = ", ".join(["set_config(%s, %s, true)"] * len(settings))
+            cursor.execute(f"SELECT {calls}", [part for setting in settings.items() for part in setting])
         else:
             cursor.execute("UPDATE chainsched_loop SET turned_at = turned_at WHERE name = ''")
 
