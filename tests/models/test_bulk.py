@@ -330,3 +330,18 @@ def test_rows_can_be_unfolded_into_a_table():
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT v.n, v.t FROM {expression} ORDER BY v.n", [parameter])  # noqa: S608 - no outside text
         assert cursor.fetchall() == [(1, "a"), (2, None)]
+
+
+def test_values_that_all_rows_share_are_written_to_all():
+    shared = {"a": [1, None]}
+    bulk.insert(Metadata, [execution_row(input=shared, output=None, attempt=number) for number in (1, 2, 3)])
+    rows = list(Metadata.objects.order_by("attempt").values_list("attempt", "input", "output", "scheduled_for"))
+    assert rows == [(number, shared, None, NOW) for number in (1, 2, 3)]
+    bulk.update(Metadata, [{"id": id_, "progress": True} for id_ in Metadata.objects.values_list("id", flat=True)])
+    assert [progress is True for progress in Metadata.objects.values_list("progress", flat=True)] == [True] * 3
+
+
+def test_values_that_are_equal_and_not_the_same_stay_apart():
+    bulk.insert(Metadata, [execution_row(attempt=at, output=value) for at, value in ((1, 1), (2, True), (3, 1.0))])
+    written = Metadata.objects.order_by("attempt").values_list("output", flat=True)
+    assert [type(value) for value in written] == [int, bool, float]
