@@ -38,8 +38,7 @@ from chainsched.flow.declare import Schedules  # noqa: E402
 from chainsched.flow.seed import seed  # noqa: E402
 from chainsched.models.clock import database_now  # noqa: E402
 
-# The jobs at once of the thread worker; with child processes this becomes ("run_scheduler", "--processes", "2").
-SCHEDULER = ("run_scheduler", "--workers", "50")
+SCHEDULER = ("run_scheduler", "--processes", "2")
 PROCRASTINATE = ("procrastinate", "worker", "--queues", "bench", "--concurrency", "30")
 LOOK_EVERY = 0.05
 PATIENCE = 600
