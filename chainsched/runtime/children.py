@@ -31,8 +31,8 @@ from chainsched.runtime.wire import Channel, Garbled, Message, pack_claim, unpac
 logger = logging.getLogger(__name__)
 
 # Work that a child may have waiting beside what it runs, in seconds of it, so that short jobs keep it busy.
-AHEAD_SECONDS = 0.1
-MAX_AHEAD = 250
+AHEAD_SECONDS = 0.5
+MAX_AHEAD = 500
 # Results are handed on together: after this time, or when there are many.
 GATHER_SECONDS = 0.005
 GATHER_RESULTS = 200
