@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -56,20 +56,22 @@ def postgres(*, is_durable: bool = False) -> Iterator[str]:
     # Not TMPDIR: a socket's path may have about 100 characters, and `nobody` must be able to enter.
     root = Path(tempfile.mkdtemp(prefix="chainsched-pg-", dir="/tmp"))
     try:
-        server = _Server(root, settings=SERVER_SETTINGS if is_durable else SERVER_SETTINGS | FORGETFUL)
+        server = Server(root, settings={} if is_durable else FORGETFUL)
         server.start()
         try:
-            yield f"postgresql://postgres@:{SERVER_SETTINGS['port']}/chainsched?host={quote(str(root), safe='')}"
+            yield server.url
         finally:
             server.stop()
     finally:
         shutil.rmtree(root, ignore_errors=True)
 
 
-class _Server:
-    def __init__(self, root: Path, *, settings: dict[str, str]) -> None:
+class Server:
+    """A server in a directory of its own; ``settings`` go over those of every test."""
+
+    def __init__(self, root: Path, *, settings: Mapping[str, str] | None = None) -> None:
         self.root = root
-        self.settings = settings | {"unix_socket_directories": str(root)}
+        self.settings = {**SERVER_SETTINGS, "unix_socket_directories": str(root), **(settings or {})}
         self.data = root / "data"
         self.log = root / "log"
         self.programs = _wheel() / "pginstall18" / "bin"
@@ -77,12 +79,25 @@ class _Server:
         if os.geteuid() == 0:
             self._step_down()
 
+    @property
+    def url(self) -> str:
+        return f"postgresql://postgres@:{self.settings['port']}/chainsched?host={quote(str(self.root), safe='')}"
+
+    @property
+    def pid(self) -> int:
+        """The process id of the postmaster, whose children are the backends."""
+        return int((self.data / "postmaster.pid").read_text().split()[0])
+
     def start(self) -> None:
         options = [f"--set={name}={value}" for name, value in self.settings.items()]
         self._call(
             "initdb", "--username=postgres", "--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync", *options
         )
         self._call("pg_ctl", "start", "--wait", f"--log={self.root / 'server.log'}")
+
+    def restart(self, *, mode: str) -> None:
+        """Stop, ``fast`` (sessions end) or ``immediate`` (as in a crash), and start again."""
+        self._call("pg_ctl", "restart", "--wait", f"--mode={mode}", f"--log={self.root / 'server.log'}")
 
     def stop(self) -> None:
         self._call("pg_ctl", "stop", "--wait", "--mode=immediate")

@@ -1,0 +1,122 @@
+"""Run the chaos: `python -m chaos --jobs 1000 --seed 1 --minutes 1.5`, or prove its checker: `--prove`.
+
+Prints the counts and then each invariant as one JSON line; the exit code is 1 if one was violated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import django
+
+from chaos.apps import WITHOUT
+from tests.postgres import VARIABLE
+
+if TYPE_CHECKING:
+    from chaos.run import Order, Result
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run, print, and say by the exit code whether all held."""
+    options = _parser().parse_args(arguments)
+    os.environ["DJANGO_SETTINGS_MODULE"] = "chaos.settings"
+    if options.prove is not None:
+        from chaos.prove import prove  # noqa: PLC0415 - Django's settings are known by now
+
+        return prove(options.prove)
+    if options.seed is None:
+        options.seed = random.SystemRandom().randrange(10**6)
+    folder = Path(tempfile.mkdtemp(prefix="chainsched-chaos-"))
+    result = _run(options, folder)
+    _print(result, options)
+    if result.is_green and not options.keep:
+        shutil.rmtree(folder)
+    else:
+        print(json.dumps({"logs": str(folder)}))
+    return 0 if result.is_green else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
+    parser.add_argument("--jobs", type=int, default=1000, help="How many runs there are to be, about.")
+    parser.add_argument("--seed", type=int, help="The same seed draws the same jobs and faults.")
+    parser.add_argument("--minutes", type=float, default=1.5, help="How long work comes due and faults happen.")
+    parser.add_argument("--kills", type=int, help="SIGKILLs; by default one for 50 jobs.")
+    parser.add_argument("--freezes", type=int, help="SIGSTOPs beyond the lease; by default one for 500 jobs.")
+    parser.add_argument("--restarts", type=int, help="Restarts of PostgreSQL; by default one for 2,000 jobs.")
+    parser.add_argument("--pauses", type=int, help="Pauses of PostgreSQL; by default as many as restarts.")
+    parser.add_argument("--terminations", type=int, help="Rounds of ended sessions; by default as many as restarts.")
+    parser.add_argument("--kinds", nargs="+", help="Only these kinds of jobs.")
+    parser.add_argument("--frozen", help="What a freeze hits: supervisor, family or scheduler; by default all three.")
+    parser.add_argument("--patience", type=float, default=90, help="For how many seconds to wait until it is quiet.")
+    parser.add_argument("--keep", action="store_true", help="Keep the logs and the witness file.")
+    parser.add_argument("--without", help="Switch this guard off, to see the checker notice.")
+    parser.add_argument(
+        "--prove", nargs="*", metavar="GUARD", help="Switch each guard off in a run of its own; all must turn red."
+    )
+    return parser
+
+
+def _run(options: argparse.Namespace, folder: Path) -> Result:
+    from chaos.servers import running_postgres  # noqa: PLC0415 - Django's settings need the server's address
+
+    if options.without:
+        os.environ[WITHOUT] = options.without
+    with running_postgres() as postgres:
+        os.environ[VARIABLE] = postgres.url
+        postgres.create_database()
+        django.setup()
+        from chaos.guards import GUARDS  # noqa: PLC0415 - needs the models to be loaded
+        from chaos.run import run  # noqa: PLC0415
+
+        prepare = GUARDS[options.without].prepare if options.without else lambda: None
+        return run(_order(options), postgres=postgres, folder=folder, prepare=prepare)
+
+
+def _order(options: argparse.Namespace) -> Order:
+    from chaos.faults import FROZEN, Amounts  # noqa: PLC0415 - needs the models to be loaded
+    from chaos.fleet import HAVE_JOBS_PROCESSES  # noqa: PLC0415
+    from chaos.run import Order  # noqa: PLC0415
+    from chaos.workflows import MILD, POISONS  # noqa: PLC0415
+    from chaos.workload import MIX  # noqa: PLC0415
+
+    def number(stated: int | None, default: int) -> int:
+        return default if stated is None else stated
+
+    restarts = number(options.restarts, max(1, options.jobs // 2000))
+    amounts = Amounts(
+        kills=number(options.kills, options.jobs // 50),
+        freezes=number(options.freezes, options.jobs // 500),
+        restarts=restarts,
+        pauses=number(options.pauses, restarts),
+        terminations=number(options.terminations, restarts),
+    )
+    return Order(
+        jobs=options.jobs,
+        seed=options.seed,
+        seconds=options.minutes * 60,
+        amounts=amounts,
+        kinds=options.kinds or [kind for kind in MIX if HAVE_JOBS_PROCESSES or kind != "overstay"],
+        poisons=list(POISONS) if HAVE_JOBS_PROCESSES else MILD,
+        frozen={options.frozen: 1} if options.frozen else FROZEN,
+        patience=options.patience,
+    )
+
+
+def _print(result: Result, options: argparse.Namespace) -> None:
+    print(json.dumps({"seed": options.seed, "without": options.without, **result.counts}))
+    for verdict in result.verdicts:
+        print(json.dumps(verdict.as_dict()))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,90 @@
+"""All that the checker judges by, as plain values: it needs no database and no processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from chaos.fleet import Exit, Freeze
+from chaos.witness import Run
+from chaos.workload import Expected
+
+COMPLETED = "completed"
+ACTIVE = ("pending", "in_progress")
+AWAITING = "awaiting_intervention"
+ACTIVATION = "activation"
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """A row of Metadata; ``pid`` is that of the process that held it last."""
+
+    id: int
+    manifest: str
+    group: str
+    state: str
+    attempt: int
+    source: str
+    parent: int | None
+    pid: int | None
+    scheduled_for: datetime
+    created_at: datetime
+    ended_at: datetime | None
+    failure_type: str = ""
+
+    @property
+    def is_completed(self) -> bool:
+        return self.state == COMPLETED
+
+    def __str__(self) -> str:
+        return f"{self.manifest} #{self.id} ({self.state}, attempt {self.attempt})"
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """A row of WorkQueue."""
+
+    id: int
+    manifest: str
+    status: str
+    source: str
+    parent: int | None
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A row of DeadLetter."""
+
+    manifest: str
+    execution: int
+    status: str
+    dead_lettered_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What a run left behind.
+
+    ``pids`` are those of the processes that the harness started, by name; ``seen`` says when a process was last
+    seen alive; ``changed`` are terminal rows that were not the same in the end as at their first sight; ``mended``
+    is what the reconciler had to mend; ``returned_at`` are the moments when the database was back.
+    """
+
+    expected: Mapping[str, Expected]
+    limits: Mapping[str, int | None]
+    max_active: int
+    executions: Sequence[Execution] = ()
+    queue: Sequence[Queued] = ()
+    letters: Sequence[Letter] = ()
+    runs: Sequence[Run] = ()
+    pids: Mapping[str, int] = field(default_factory=dict)
+    seen: Mapping[int, float] = field(default_factory=dict)
+    freezes: Sequence[Freeze] = ()
+    exits: Sequence[Exit] = ()
+    changed: Sequence[str] = ()
+    findings: Sequence[str] = ()
+    mended: Sequence[str] = ()
+    returned_at: Sequence[float] = ()
+    is_quiet: bool = True

@@ -1,0 +1,167 @@
+"""The schedulers and workers of a run, and somebody who starts them again, as a service manager does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+from chaos import processes, witness
+
+ROOT = Path(__file__).resolve().parent.parent
+SCHEDULER = "scheduler"
+WORKER = "worker"
+# The command line of each kind.
+COMMANDS = {
+    SCHEDULER: ("run_scheduler", "--workers", "0"),
+    WORKER: ("run_worker", "--workers", "6"),
+}
+# Whether jobs run in processes of their own, so that they can be stopped and may die.
+HAVE_JOBS_PROCESSES = "--processes" in COMMANDS[WORKER]
+STOP_SECONDS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """The end of a process: whose, with which code, and whether the harness had a hand in it."""
+
+    member: str
+    code: int
+    was_killed: bool = False
+    was_frozen: bool = False
+    was_stopped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Freeze:
+    """A stretch, by the monotonic clock, for which the process that holds a member's lease stood still."""
+
+    member: str
+    since: float
+    until: float
+
+
+@dataclass(slots=True)
+class Member:
+    """One process that the harness started; its name is new with each start and is inherited by its children."""
+
+    kind: str
+    name: str
+    process: subprocess.Popen[bytes]
+    is_killed: bool = False
+    is_frozen: bool = False
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+
+@dataclass(slots=True)
+class Fleet:
+    """All members, what became of former ones, and when each process below them was last seen alive."""
+
+    folder: Path
+    environment: Mapping[str, str]
+    members: list[Member] = field(default_factory=list)
+    exits: list[Exit] = field(default_factory=list)
+    freezes: list[Freeze] = field(default_factory=list)
+    seen: dict[int, float] = field(default_factory=dict)
+    pids: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def witness(self) -> Path:
+        """Where the jobs' lines are."""
+        return self.folder / "witness.jsonl"
+
+    def start(self, kind: str) -> None:
+        """Start a process of this kind; what it says goes to a file with its name."""
+        name = f"{kind}-{len(self.pids) + 1}"
+        environment = {**self.environment, witness.FILE: str(self.witness), witness.MEMBER: name}
+        with self._log(name) as log:
+            process = subprocess.Popen(
+                [sys.executable, "manage.py", *COMMANDS[kind]],
+                cwd=ROOT,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.pids[name] = process.pid
+        self.members.append(Member(kind, name, process))
+
+    def of(self, *kinds: str) -> list[Member]:
+        """The members of these kinds that are alive and not frozen."""
+        return [member for member in self.members if member.kind in kinds and not member.is_frozen]
+
+    def tend(self) -> None:
+        """Note who is alive, and start anew whoever has ended."""
+        now = time.monotonic()
+        for member in list(self.members):
+            below = processes.family(member.pid)
+            self.seen |= dict.fromkeys([member.pid, *below], now)
+            if member.process.poll() is not None:
+                self._bury(member)
+                self.start(member.kind)
+
+    def kill(self, member: Member) -> None:
+        """SIGKILL to the process itself; its children are its own business."""
+        member.is_killed = True
+        processes.send(signal.SIGKILL, [member.pid])
+
+    def stop(self) -> None:
+        """Ask all to drain, wait for them, and kill what does not come to its end."""
+        for member in self.members:
+            processes.send(signal.SIGTERM, [member.pid])
+        deadline = time.monotonic() + STOP_SECONDS
+        for member in list(self.members):
+            try:
+                member.process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                processes.send(signal.SIGKILL, [*processes.family(member.pid), member.pid])
+                member.process.wait()
+            self._bury(member, was_stopped=True)
+
+    def _bury(self, member: Member, *, was_stopped: bool = False) -> None:
+        self.members.remove(member)
+        was_frozen = any(freeze.member == member.name for freeze in self.freezes)
+        self.exits.append(
+            Exit(
+                member.name,
+                member.process.returncode,
+                was_killed=member.is_killed,
+                was_frozen=was_frozen,
+                was_stopped=was_stopped,
+            )
+        )
+
+    def _log(self, name: str) -> BinaryIO:
+        return (self.folder / f"{name}.log").open("ab")
+
+    def said(self) -> Iterator[tuple[str, str]]:
+        """Every line that a member wrote, with the member's name."""
+        for path in sorted(self.folder.glob("*-*.log")):
+            for line in path.read_text(errors="replace").splitlines():
+                yield path.stem, line
+
+
+@contextmanager
+def running_fleet(kinds: Sequence[str], *, folder: Path, environment: Mapping[str, str]) -> Iterator[Fleet]:
+    """Start these processes; whatever happens, none of them is left behind."""
+    fleet = Fleet(folder, {**os.environ, **environment})
+    try:
+        for kind in kinds:
+            fleet.start(kind)
+        yield fleet
+    finally:
+        for member in fleet.members:
+            below = processes.family(member.pid)
+            processes.send(signal.SIGKILL, [member.pid, *below])
+            member.process.wait()

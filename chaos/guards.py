@@ -1,0 +1,274 @@
+"""The guards that keep the promises, and how to take each away: the proof that the checker would notice.
+
+Where several layers keep one promise, a guard is all of them: taking away one alone must change nothing. Races that
+are rare are given time: a pause at the place that the guard protects makes the outcome certain, and harmless
+while the guard is there.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import connection
+from django.db.models import F, Value
+
+from chainsched.flow import activate, arm, dependents, dispatch, enqueue, evaluate, reap, record
+from chainsched.models import Loop, Manifest, Metadata, WorkQueue, bulk, facts, guard
+from chainsched.models.clock import database_now
+from chainsched.models.loop import LoopQuerySet
+from chainsched.models.manifest_state import ManifestStateQuerySet
+from chainsched.models.metadata import MetadataQuerySet
+from chainsched.runtime import poller
+from chainsched.runtime.poller import Poller
+
+MOMENT = 0.3
+SHORT = ("--jobs", "60", "--minutes", "0.08", "--patience", "20")
+CALM = ("--kills", "0", "--freezes", "0", "--restarts", "0")
+FROZEN = ("--kills", "0", "--freezes", "3", "--restarts", "0", "--frozen", "family")
+LONGER = ("--jobs", "150", "--minutes", "0.25", "--patience", "30")
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """A guard: what it protects, how a process and the database are rid of it, and a run that then turns red."""
+
+    protects: str
+    switch_off: Callable[[], None]
+    run: Sequence[str]
+    turns_red: str
+    prepare: Callable[[], None] = lambda: None
+
+
+def _patch(owner: Any, name: str, replacement: Any) -> None:
+    setattr(owner, name, replacement)
+
+
+def _slowed(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same, a moment later."""
+
+    def slowed(*arguments: Any, **options: Any) -> Any:
+        time.sleep(MOMENT)
+        return function(*arguments, **options)
+
+    return slowed
+
+
+def _nothing(*_arguments: Any, **_options: Any) -> list[Any]:
+    return []
+
+
+def _dispatch_without_lock() -> None:
+    def look(self: LoopQuerySet, name: str, **_: Any) -> Loop:
+        return self.get_or_create(name=name)[0]
+
+    _patch(LoopQuerySet, "hold", look)
+    _patch(dispatch, "_create", _slowed(dispatch._create))
+
+
+def _claim_without_lock() -> None:
+    def claim(self: MetadataQuerySet, *, process: Any, workflows: Any, limit: int, **_: Any) -> list[Metadata]:
+        ids = list(self.pending().filter(workflow__in=workflows).in_claim_order().values_list("id", flat=True)[:limit])
+        time.sleep(MOMENT)
+        now = database_now()
+        rows = self.active().filter(id__in=ids)
+        rows.update(state="in_progress", process=process, claimed_at=now, started_at=now, claims=F("claims") + 1)
+        return list(rows.select_related("manifest"))
+
+    _patch(MetadataQuerySet, "claim", claim)
+
+
+def _activate_without_fence() -> None:
+    _patch(activate, "_check_fence", _nothing)
+
+
+def _write_over_what_ended() -> None:
+    def lock_any(self: MetadataQuerySet, execution_ids: Any) -> list[Metadata]:
+        return list(self.filter(id__in=execution_ids).order_by("id").select_for_update())
+
+    def close_any(verdicts: Any, *, now: Any) -> None:
+        bulk.update(Metadata, [record._closed_row(verdict, now=now) for verdict in verdicts])
+
+    def closable_by_anyone(finished: Any, **_: Any) -> list[Metadata]:
+        return Metadata.objects.lock_active(list(finished))
+
+    _patch(MetadataQuerySet, "lock_active", lock_any)
+    _patch(record, "_closable", closable_by_anyone)
+    _patch(record, "_close", close_any)
+
+
+def _drop_trigger() -> None:
+    with connection.schema_editor() as editor:
+        guard.remove(editor)
+
+
+def _reap_the_living() -> None:
+    def everything() -> list[Metadata]:
+        return list(Metadata.objects.in_progress().filter(started_at__isnull=False).order_by("id"))
+
+    _patch(reap, "_find_orphans", everything)
+
+
+def _forget_dependents() -> None:
+    _patch(record, "mark_due", _nothing)
+
+
+def _cover_nothing() -> None:
+    spend = arm.spend
+
+    def spend_alarm_only(manifest_ids: Any, *, now: Any, is_covering: bool) -> None:
+        spend(manifest_ids, now=now, is_covering=False)
+
+    _patch(arm, "spend", spend_alarm_only)
+
+
+def _wait_for_nobody() -> None:
+    def never(**_: Any) -> Value:
+        return Value(False)
+
+    _patch(facts, "is_waiting_for_siblings", never)
+    _patch(enqueue, "is_waiting_for_siblings", never)
+
+
+def _record_without_lock() -> None:
+    def look(self: ManifestStateQuerySet, manifest_ids: Any) -> list[int]:
+        own = self.filter(manifest__in=manifest_ids).order_by().values("manifest_id")
+        family = Manifest.objects.using(self.db).family_of(manifest_ids)
+        return list(self.filter(manifest__in=own.union(*family)).values_list("manifest_id", flat=True))
+
+    _patch(ManifestStateQuerySet, "lock_family", look)
+    _patch(record, "find_continuations", _slowed(dependents.find_continuations))
+
+
+def _retry_nothing() -> None:
+    _patch(record, "_retry", _nothing)
+
+
+def _bury_nothing() -> None:
+    _patch(record, "_bury", _nothing)
+
+
+def _queue_without_lock() -> None:
+    def look(self: ManifestStateQuerySet, now: Any, *, limit: int) -> list[int]:
+        return list(self.due(now).order_by("next_run_at").values_list("manifest_id", flat=True)[:limit])
+
+    _patch(ManifestStateQuerySet, "lock_due_page", look)
+    _patch(evaluate, "enqueue", _slowed(enqueue.enqueue))
+
+
+def _drop_uniqueness() -> None:
+    unique = {
+        WorkQueue: "chainsched_queue_one_per_manifest",
+        Metadata: "chainsched_execution_one_active",
+    }
+    with connection.schema_editor() as editor:
+        for model, name in unique.items():
+            (constraint,) = (known for known in model._meta.constraints if known.name == name)
+            editor.remove_constraint(model, constraint)
+
+
+def _end_on_trouble() -> None:
+    def end(*_: Any) -> float:
+        os._exit(1)
+
+    _patch(Poller, "_recover", end)
+
+
+def _keep_broken_connections() -> None:
+    class Kept:
+        close_all = staticmethod(_nothing)
+
+    _patch(poller, "connections", Kept)
+
+
+GUARDS = {
+    "dispatch lock": Guard(
+        "one turn of the dispatcher at a time, so limits are exact",
+        _dispatch_without_lock,
+        (*SHORT, *CALM, "--kinds", "nap"),
+        "limits hold, by rows",
+    ),
+    "claim lock": Guard(
+        "one worker claims a row: SKIP LOCKED, and the state that the update names",
+        _claim_without_lock,
+        (*SHORT, *CALM, "--kinds", "nap"),
+        "no overlap of a manifest with itself, by witness",
+    ),
+    "one open item": Guard(
+        "a manifest is queued and run once at a time: the manager's row lock, and both unique indexes",
+        _queue_without_lock,
+        (*SHORT, *CALM, "--kinds", "nap"),
+        "completed exactly once",
+        _drop_uniqueness,
+    ),
+    "fence of activations": Guard(
+        "a run that was taken from its process activates nothing",
+        _activate_without_fence,
+        (*LONGER, *FROZEN, "--kinds", "dormant"),
+        "fenced runs recorded nothing",
+    ),
+    "fence of results": Guard(
+        "what has ended stays as it is: the process and the state that record asks for, and the trigger",
+        _write_over_what_ended,
+        (*LONGER, *FROZEN, "--kinds", "nap"),
+        "terminal rows are final",
+        _drop_trigger,
+    ),
+    "reap only the lost": Guard(
+        "live processes keep their runs",
+        _reap_the_living,
+        (*SHORT, *CALM, "--kinds", "nap"),
+        "no overlap of a manifest with itself, by witness",
+    ),
+    "retries": Guard(
+        "a failed attempt is made again",
+        _retry_nothing,
+        (*SHORT, *CALM, "--kinds", "stumble"),
+        "nothing is lost",
+    ),
+    "dead letters": Guard(
+        "what is given up leaves a letter",
+        _bury_nothing,
+        (*SHORT, *CALM, "--kinds", "poison", "nap"),
+        "dead letters are for poison",
+    ),
+    "due dependents": Guard(
+        "a success makes dependents due",
+        _forget_dependents,
+        (*SHORT, *CALM, "--kinds", "chain"),
+        "dependents are not lost",
+    ),
+    "covered dependents": Guard(
+        "a dependent runs once for a success",
+        _cover_nothing,
+        (*SHORT, *CALM, "--kinds", "chain"),
+        "dependents are not doubled",
+    ),
+    "waiting for siblings": Guard(
+        "a continuation waits for all parts",
+        _wait_for_nobody,
+        (*SHORT, *CALM, "--kinds", "fan"),
+        "continuations wait for all parts",
+    ),
+    "family lock": Guard(
+        "siblings that end together see each other: the states are locked before anything is looked at",
+        _record_without_lock,
+        (*SHORT, *CALM, "--kinds", "fan"),
+        "nothing was mended",
+    ),
+    "surviving loops": Guard(
+        "a loop outlives what one turn meets",
+        _end_on_trouble,
+        (*LONGER, "--kills", "0", "--freezes", "0", "--restarts", "1", "--pauses", "0", "--kinds", "nap"),
+        "processes survive",
+    ),
+    "new connections": Guard(
+        "a loop drops a connection that failed",
+        _keep_broken_connections,
+        (*LONGER, "--kills", "0", "--freezes", "0", "--restarts", "1", "--pauses", "0", "--kinds", "nap"),
+        "nothing is left open",
+    ),
+}

@@ -1,0 +1,55 @@
+"""The process table, read from /proc: who is alive, and who descends from whom."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import defaultdict
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+DEAD = "ZXx"
+
+
+def family(pid: int) -> list[int]:
+    """The living descendants of a process, parents before their children."""
+    children = _children()
+    found: list[int] = []
+    waiting = [pid]
+    while waiting:
+        below = children[waiting.pop()]
+        found += below
+        waiting += below
+    return found
+
+
+def leaves(pid: int) -> list[int]:
+    """The living descendants that have no children themselves: where jobs run."""
+    children = _children()
+    return [below for below in family(pid) if not children[below]]
+
+
+def send(number: signal.Signals, pids: Iterable[int]) -> None:
+    """Signal these processes; one that is gone is no error."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _children() -> dict[int, list[int]]:
+    children: dict[int, list[int]] = defaultdict(list)
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and (parent := _parent(entry)) is not None:
+            children[parent].append(int(entry.name))
+    return children
+
+
+def _parent(entry: Path) -> int | None:
+    """The parent of a living process."""
+    try:
+        # The name in parentheses may hold anything, also spaces and parentheses.
+        state, parent, *_ = (entry / "stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if state in DEAD else int(parent)

@@ -1,0 +1,112 @@
+"""Reading what a run left in the database, and noting meanwhile what must not change any more."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from django.db import connection
+from django.db.models import Q
+
+from chainsched.models import DeadLetter, ManifestState, Metadata, WorkQueue
+from chaos.apps import WITHOUT
+from chaos.evidence import Execution, Letter, Queued
+from chaos.fleet import ROOT
+
+# A row that is committed late may carry an older time than one that was seen before it.
+OVERLAP = "interval '60 seconds'"
+TERMINAL = "SELECT id, md5(m::text), ended_at FROM chainsched_metadata m WHERE ended_at IS NOT NULL"
+
+
+@dataclass(slots=True)
+class Snapshots:
+    """The terminal rows at their first sight."""
+
+    digests: dict[int, str] = field(default_factory=dict)
+    _latest: datetime | None = None
+
+    def take(self) -> None:
+        """Note the rows that have ended since the last time."""
+        recent = f" AND ended_at > %s - {OVERLAP}" if self._latest else ""
+        for id_, digest, ended_at in _fetch(TERMINAL + recent, [self._latest] if self._latest else []):
+            self.digests.setdefault(id_, digest)
+            self._latest = max(self._latest or ended_at, ended_at)
+
+    def compare(self) -> list[str]:
+        """What is not as it was at first sight."""
+        final = {id_: digest for id_, digest, _ in _fetch(TERMINAL, [])}
+        return [
+            f"execution #{id_} " + ("was changed after it had ended" if id_ in final else "is gone")
+            for id_, digest in self.digests.items()
+            if final.get(id_) != digest
+        ]
+
+
+def _fetch(sql: str, parameters: list[datetime]) -> list[tuple[int, str, datetime]]:
+    with connection.cursor() as cursor:
+        cursor.execute(sql, parameters)
+        found: list[tuple[int, str, datetime]] = cursor.fetchall()
+    return found
+
+
+def is_quiet() -> bool:
+    """Whether nothing is queued, under way, or has an alarm or a wish left."""
+    return not (
+        WorkQueue.objects.queued().exists()
+        or Metadata.objects.active().exists()
+        or ManifestState.objects.filter(Q(next_run_at__isnull=False) | Q(trigger_at__isnull=False)).exists()
+    )
+
+
+def completed_counts(manifests: list[str]) -> dict[str, int]:
+    """How often each of these has completed."""
+    rows = Metadata.objects.filter(manifest_external_id__in=manifests, state="completed")
+    counts = dict.fromkeys(manifests, 0)
+    for name in rows.values_list("manifest_external_id", flat=True):
+        counts[name] += 1
+    return counts
+
+
+def executions() -> list[Execution]:
+    """All executions, the oldest first."""
+    columns = (
+        "id",
+        "manifest_external_id",
+        "group__name",
+        "state",
+        "attempt",
+        "source",
+        "parent_execution_id",
+        "process__pid",
+        "scheduled_for",
+        "created_at",
+        "ended_at",
+        "failure_type",
+    )
+    return [Execution(*row) for row in Metadata.objects.order_by("id").values_list(*columns)]
+
+
+def queue() -> list[Queued]:
+    """All queue rows, the oldest first."""
+    columns = ("id", "manifest_external_id", "status", "source", "parent_execution_id", "created_at")
+    return [Queued(*row) for row in WorkQueue.objects.order_by("id").values_list(*columns)]
+
+
+def letters() -> list[Letter]:
+    """All dead letters, the oldest first."""
+    columns = ("manifest__external_id", "execution_id", "status", "dead_lettered_at")
+    return [Letter(*row) for row in DeadLetter.objects.order_by("id").values_list(*columns)]
+
+
+def fsck() -> list[str]:
+    """What ``chainsched fsck`` finds."""
+    command = [sys.executable, "manage.py", "chainsched", "fsck", "--json"]
+    environment = {name: value for name, value in os.environ.items() if name != WITHOUT}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    if not done.stdout.strip():
+        return [f"fsck said nothing but: {done.stderr[-500:]}"]
+    return [f"{item['check']}: {item['subject']}: {item['evidence']}" for item in json.loads(done.stdout)["findings"]]

@@ -1,0 +1,204 @@
+"""One run from an empty database to the verdict."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from django.core.management import call_command
+from django.db import InterfaceError, OperationalError, close_old_connections, connection
+
+from chainsched.flow.seed import seed
+from chainsched.models import Manifest
+from chainsched.models.clock import database_now
+from chaos import checker, faults, rows, witness, workload
+from chaos.checker import Verdict
+from chaos.evidence import Evidence
+from chaos.faults import Amounts, Injector
+from chaos.fleet import SCHEDULER, WORKER, Fleet, running_fleet
+from chaos.servers import Postgres
+from chaos.settings import MAX_ACTIVE_JOBS, PROCESS_EXPIRY
+from chaos.workload import GROUPS, Workload
+
+R = TypeVar("R")
+
+FLEET = (SCHEDULER, SCHEDULER, WORKER, WORKER)
+TICK = 0.05
+LOOK_EVERY = 1.0
+# The last job comes due before the last fault, and the faults end before the time does.
+WORK_SHARE = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a run is to be."""
+
+    jobs: int
+    seed: int
+    seconds: float
+    amounts: Amounts
+    kinds: Collection[str]
+    poisons: Collection[str]
+    frozen: Mapping[str, int]
+    patience: float
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a run came to."""
+
+    counts: Mapping[str, Any]
+    verdicts: list[Verdict]
+
+    @property
+    def is_green(self) -> bool:
+        return not any(verdict.violations for verdict in self.verdicts)
+
+
+def run(order: Order, *, postgres: Postgres, folder: Path, prepare: Callable[[], None] = lambda: None) -> Result:
+    """Seed the workload, let the processes work under faults, wait until it is quiet, and judge.
+
+    ``prepare`` is called between the migrations and the start.
+    """
+    started = time.monotonic()
+    rng = random.Random(order.seed)  # noqa: S311 - the same seed, the same run
+    call_command("migrate", verbosity=0)
+    prepare()
+    work = _seed(order, rng)
+    drawn = faults.draw(order.amounts, seconds=order.seconds, expiry=PROCESS_EXPIRY, rng=rng, frozen=order.frozen)
+    with running_fleet(FLEET, folder=folder, environment={}) as fleet:
+        injector = Injector(fleet, postgres, rng, drawn)
+        harness = _Harness(work, fleet, injector)
+        harness.disturb(order.seconds)
+        is_quiet = harness.settle(order.patience)
+        fleet.stop()
+    evidence = _gather(work, fleet, harness.snapshots, postgres, is_quiet=is_quiet)
+    counts = {**_count(evidence, injector), "jobs": work.size, "seconds": round(time.monotonic() - started, 1)}
+    return Result(counts, checker.judge(evidence))
+
+
+def _seed(order: Order, rng: random.Random) -> Workload:
+    now = database_now()
+    work = workload.build(
+        order.jobs,
+        start=now,
+        seconds=order.seconds * WORK_SHARE,
+        rng=rng,
+        poisons=order.poisons,
+        kinds=order.kinds,
+    )
+    seed(work.schedules, now=now)
+    return work
+
+
+class _Harness:
+    """Watches over the processes, lets faults happen, and asks for the rounds of what is triggered."""
+
+    def __init__(self, work: Workload, fleet: Fleet, injector: Injector) -> None:
+        self.snapshots = rows.Snapshots()
+        self._work = work
+        self._fleet = fleet
+        self._injector = injector
+        self._looked_at = 0.0
+        self._started_at = time.monotonic()
+        self._seconds = 1.0
+
+    def disturb(self, seconds: float) -> None:
+        """Let faults happen for so long, and until the last of them is over."""
+        self._seconds = seconds
+        while self._elapsed < seconds or not self._injector.is_done:
+            self._turn()
+
+    def settle(self, patience: float) -> bool:
+        """Wait until nothing is left to do; whether that came in time."""
+        deadline = time.monotonic() + patience
+        while time.monotonic() < deadline:
+            self._turn()
+            if _patiently(self._is_quiet):
+                return True
+        return False
+
+    @property
+    def _elapsed(self) -> float:
+        return time.monotonic() - self._started_at
+
+    def _turn(self) -> None:
+        self._fleet.tend()
+        _patiently(lambda: self._injector.turn(elapsed=self._elapsed))
+        if not self._injector.postgres.is_paused and time.monotonic() - self._looked_at > LOOK_EVERY:
+            self._looked_at = time.monotonic()
+            _patiently(self.snapshots.take)
+            _patiently(self._trigger)
+        time.sleep(TICK)
+
+    def _trigger(self) -> None:
+        """Ask for the next round of what is idle; the rounds are spread over the time of the faults."""
+        counts = rows.completed_counts(list(self._work.rounds))
+        share = min(1.0, self._elapsed / self._seconds)
+        late = [name for name, rounds in self._work.rounds.items() if counts[name] < max(1, round(rounds * share))]
+        for manifest in Manifest.objects.filter(external_id__in=late, state__trigger_at__isnull=True):
+            if not _is_busy(manifest):
+                manifest.trigger()
+
+    def _is_quiet(self) -> bool:
+        counts = rows.completed_counts(list(self._work.rounds))
+        return all(counts[name] >= rounds for name, rounds in self._work.rounds.items()) and rows.is_quiet()
+
+
+def _is_busy(manifest: Manifest) -> bool:
+    return manifest.queue_rows.queued().exists() or manifest.executions.active().exists()
+
+
+def _patiently(step: Callable[[], R]) -> R | None:
+    """Do it; nothing comes of it while the database is away."""
+    try:
+        return step()
+    except (OperationalError, InterfaceError):
+        connection.close()
+        close_old_connections()
+        return None
+
+
+def _gather(work: Workload, fleet: Fleet, snapshots: rows.Snapshots, postgres: Postgres, *, is_quiet: bool) -> Evidence:
+    return Evidence(
+        expected=work.expected,
+        limits=GROUPS,
+        max_active=MAX_ACTIVE_JOBS,
+        executions=rows.executions(),
+        queue=rows.queue(),
+        letters=rows.letters(),
+        runs=witness.read(fleet.witness),
+        pids=fleet.pids,
+        seen=fleet.seen,
+        freezes=fleet.freezes,
+        exits=fleet.exits,
+        changed=snapshots.compare(),
+        findings=rows.fsck(),
+        mended=[f"{name}: {line}" for name, line in fleet.said() if "Mended:" in line],
+        returned_at=postgres.returned_at,
+        is_quiet=is_quiet,
+    )
+
+
+def _count(evidence: Evidence, injector: Injector) -> dict[str, Any]:
+    """Figures to go with the verdicts."""
+    failures = Counter(row.failure_type for row in evidence.executions if row.failure_type)
+    return {
+        "manifests": len(evidence.expected),
+        "executions": len(evidence.executions),
+        "completed": sum(row.is_completed for row in evidence.executions),
+        "failures": dict(failures.most_common()),
+        "dead_letters": len(evidence.letters),
+        "witnessed_runs": len(evidence.runs),
+        "cut_off_runs": sum(run.ended is None for run in evidence.runs),
+        "fenced_overlaps": checker.fenced_overlaps(evidence),
+        "faults": dict(injector.happened),
+        "process_starts": len(evidence.exits),
+        "ended_after_freeze": sum(end.was_frozen and not end.was_stopped for end in evidence.exits),
+        "resumed_after_seconds": checker.resumed_after(evidence),
+    }

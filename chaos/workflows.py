@@ -1,0 +1,114 @@
+"""The jobs of a chaos run: short ones, and those that stumble, overstay, wake others, or kill their process."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from chainsched import RunContext, workflow
+from chaos.witness import witnessed
+
+
+@dataclass(frozen=True)
+class Nap:
+    """How long a job takes."""
+
+    seconds: float = 0.02
+
+
+@dataclass(frozen=True)
+class Stumble:
+    """How often a job fails before it succeeds."""
+
+    times: int
+    seconds: float = 0.02
+
+
+@dataclass(frozen=True)
+class Overstay:
+    """How many attempts stay beyond their time."""
+
+    times: int
+    seconds: float = 60
+
+
+@dataclass(frozen=True)
+class Wake:
+    """Which dormant children a job wakes, and how long it works before."""
+
+    children: list[str] = field(default_factory=list)
+    seconds: float = 0.02
+
+
+@dataclass(frozen=True)
+class Poison:
+    """In which way a job ends its process."""
+
+    way: str
+
+
+@workflow
+def nap(job: Nap, run: RunContext) -> int:
+    """Take a moment."""
+    with witnessed(run):
+        time.sleep(job.seconds)
+    return run.attempt
+
+
+@workflow
+def stumble(job: Stumble, run: RunContext) -> int:
+    """Fail so many times, then succeed."""
+    with witnessed(run):
+        time.sleep(job.seconds)
+        if run.attempt <= job.times:
+            raise RuntimeError(f"attempt {run.attempt} of {job.times} that fail")
+    return run.attempt
+
+
+@workflow
+def overstay(job: Overstay, run: RunContext) -> int:
+    """Stay too long so many times, then be quick."""
+    with witnessed(run):
+        if run.attempt <= job.times:
+            time.sleep(job.seconds)
+    return run.attempt
+
+
+@workflow
+def wake(job: Wake, run: RunContext) -> list[str]:
+    """Wake dormant children."""
+    with witnessed(run):
+        time.sleep(job.seconds)
+        return run.activate_many((child, None) for child in job.children)
+
+
+@workflow
+def perish(job: Poison, run: RunContext) -> None:
+    """End the process, or do what ends most."""
+    with witnessed(run):
+        POISONS[job.way]()
+
+
+def _exit() -> None:
+    os._exit(0)
+
+
+def _kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _exhaust() -> None:
+    raise MemoryError("no memory left")
+
+
+def _crash() -> None:
+    ctypes.string_at(0)
+
+
+POISONS: dict[str, Callable[[], None]] = {"exit": _exit, "kill": _kill, "memory": _exhaust, "crash": _crash}
+# Ways that leave the process alive, so that they may be tried where jobs share it with the loops.
+MILD = ("memory",)

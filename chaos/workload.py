@@ -1,0 +1,205 @@
+"""The mixed workload of a run, and what must have become of each of its manifests in the end."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import count, cycle
+
+from chainsched import Once
+from chainsched.domain.declarations import Options
+from chainsched.flow.declare import Schedules
+from chaos import workflows
+from chaos.workflows import Nap, Overstay, Poison, Stumble, Wake
+
+# The groups and their limits; jobs are spread over them.
+GROUPS: dict[str, int | None] = {"tight": 2, "narrow": 4, "broad": None}
+ROUNDS = 3
+POISON_RETRIES = 3
+OVERSTAY_TIMEOUT = 1
+# How many of each kind there are in about a hundred runs; single naps fill up the rest.
+MIX = {"chain": 8, "fan": 4, "dormant": 4, "pulse": 1, "stumble": 6, "overstay": 2, "poison": 2, "nap": 20}
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What must have become of a manifest when all is quiet.
+
+    ``runs`` is how often it completes; of ``at_least`` so often if it is not exact: several successes of its parent
+    may make one run, and a job that is repeated may wake its children again.
+    """
+
+    manifest: str
+    group: str
+    runs: int = 1
+    is_exact: bool = True
+    is_poison: bool = False
+    parent: str | None = None
+    is_continuation: bool = False
+    is_activated: bool = False
+
+
+@dataclass(slots=True)
+class Workload:
+    """Declarations to seed, what to expect of them, and the roots that the harness triggers, with their rounds."""
+
+    schedules: Schedules = field(default_factory=Schedules)
+    expected: dict[str, Expected] = field(default_factory=dict)
+    rounds: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """How many runs it comes to, attempts not counted."""
+        return sum(item.runs for item in self.expected.values())
+
+
+def build(
+    jobs: int, *, start: datetime, seconds: float, rng: random.Random, poisons: Collection[str], kinds: Collection[str]
+) -> Workload:
+    """Declare about ``jobs`` runs that come due over ``seconds``.
+
+    ``poisons`` are the ways in which processes may be ended, ``kinds`` those of MIX that take part.
+    """
+    builder = _Builder(start=start, seconds=seconds, rng=rng, poisons=sorted(poisons))
+    for declare in cycle(builder.shuffled(kinds)):
+        if builder.workload.size >= jobs:
+            return builder.workload
+        declare()
+    raise ValueError("a workload needs at least one kind of job")
+
+
+class _Builder:
+    """Declares one piece after the other."""
+
+    def __init__(self, *, start: datetime, seconds: float, rng: random.Random, poisons: list[str]) -> None:
+        self.workload = Workload()
+        self._start = start
+        self._seconds = seconds
+        self._rng = rng
+        self._poisons = poisons
+        self._numbers = count(1)
+        self._groups = cycle(GROUPS)
+
+    def shuffled(self, kinds: Collection[str]) -> list[Callable[[], None]]:
+        """The pieces of about a hundred runs, in the order of the dice."""
+        pieces: dict[str, Callable[[], None]] = {
+            "chain": self.chain,
+            "fan": self.fan,
+            "dormant": self.dormant,
+            "pulse": self.pulse,
+            "stumble": self.stumble,
+            "overstay": self.overstay,
+            "poison": self.poison,
+            "nap": self.nap,
+        }
+        mixed = [pieces[kind] for kind, number in MIX.items() if kind in kinds for _ in range(number)]
+        self._rng.shuffle(mixed)
+        return mixed
+
+    def nap(self) -> None:
+        """One short job."""
+        name, options = self._new("nap")
+        self.workload.schedules.schedule(workflows.nap, name, self._nap(), self._once(), **options)
+
+    def stumble(self) -> None:
+        """A job that fails a few times."""
+        name, options = self._new("stumble")
+        job = Stumble(self._rng.randint(1, 3))
+        self.workload.schedules.schedule(workflows.stumble, name, job, self._once(), **options)
+
+    def overstay(self) -> None:
+        """A job that is stopped once for staying too long."""
+        name, options = self._new("overstay")
+        options["timeout"] = OVERSTAY_TIMEOUT
+        self.workload.schedules.schedule(workflows.overstay, name, Overstay(1), self._once(), **options)
+
+    def poison(self) -> None:
+        """A job that ends its process each time."""
+        name, options = self._new("poison", is_poison=True)
+        options["max_retries"] = POISON_RETRIES
+        self.workload.schedules.schedule(workflows.perish, name, self._poison(), self._once(), **options)
+
+    def chain(self) -> None:
+        """A, then B, then C."""
+        name, options = self._new("chain")
+        chain = self.workload.schedules.schedule(workflows.nap, name, self._nap(), self._once(), **options)
+        for letter in "bc":
+            below = self._below(name, letter, parent=chain.cursor)
+            chain = chain.then_include(workflows.nap, below, self._nap(), **options)
+
+    def fan(self) -> None:
+        """A root, three dependents of it, one of them now and then a poisonous one, and what continues after them."""
+        name, options = self._new("fan")
+        chain = self.workload.schedules.schedule(workflows.nap, name, self._nap(), self._once(), **options)
+        poisoned = self._rng.choice("abcxxxxxxxxx") if self._poisons else "x"
+        for letter in "abc":
+            below = self._below(name, letter, parent=name, is_poison=letter == poisoned)
+            if letter == poisoned:
+                deadly: Options = {**options, "max_retries": POISON_RETRIES}
+                chain = chain.include(workflows.perish, below, self._poison(), **deadly)
+            else:
+                chain = chain.include(workflows.nap, below, self._nap(), **options)
+        joined = self._below(name, "joined", parent=name, is_continuation=True)
+        chain.include(workflows.nap, joined, self._nap(), fan_in=True, **options)
+
+    def dormant(self) -> None:
+        """A job that wakes two dormant children."""
+        name, options = self._new("dormant")
+        children = [self._below(name, letter, parent=name, is_exact=False, is_activated=True) for letter in "ab"]
+        job = Wake(children, seconds=self._nap().seconds)
+        chain = self.workload.schedules.schedule(workflows.wake, name, job, self._once(), **options)
+        for child in children:
+            chain = chain.include(workflows.nap, child, self._nap(), dormant=True, **options)
+
+    def pulse(self) -> None:
+        """A job that is triggered again and again, with two dependents and what continues after them."""
+        name, options = self._new("pulse", runs=ROUNDS)
+        self.workload.rounds[name] = ROUNDS
+        chain = self.workload.schedules.schedule(workflows.nap, name, self._nap(), None, **options)
+        for letter in "ab":
+            below = self._below(name, letter, parent=name, is_exact=False)
+            chain = chain.include(workflows.nap, below, self._nap(), **options)
+        joined = self._below(name, "joined", parent=name, is_exact=False, is_continuation=True)
+        chain.include(workflows.nap, joined, self._nap(), fan_in=True, **options)
+
+    def _new(self, kind: str, *, runs: int = 1, is_poison: bool = False) -> tuple[str, Options]:
+        """Name a root, note what to expect of it, and give it its group."""
+        name, group = f"{kind}-{next(self._numbers)}", next(self._groups)
+        self.workload.expected[name] = Expected(name, group, runs=runs, is_poison=is_poison)
+        return name, {"group": group, "group_max_active_jobs": GROUPS[group]}
+
+    def _below(
+        self,
+        root: str,
+        suffix: str,
+        *,
+        parent: str | None,
+        is_exact: bool = True,
+        is_poison: bool = False,
+        is_continuation: bool = False,
+        is_activated: bool = False,
+    ) -> str:
+        """Name a dependent in its root's group and note what to expect of it."""
+        name = f"{root}-{suffix}"
+        self.workload.expected[name] = Expected(
+            name,
+            self.workload.expected[root].group,
+            is_exact=is_exact,
+            is_poison=is_poison,
+            parent=parent,
+            is_continuation=is_continuation,
+            is_activated=is_activated,
+        )
+        return name
+
+    def _once(self) -> Once:
+        return Once(self._start + timedelta(seconds=self._rng.uniform(0, self._seconds)))
+
+    def _nap(self) -> Nap:
+        """Most are short; some are long enough for a fault to hit them."""
+        return Nap(round(self._rng.choice((0.01, 0.03, 0.1, 0.4)) * self._rng.uniform(0.5, 1.5), 3))
+
+    def _poison(self) -> Poison:
+        return Poison(self._rng.choice(self._poisons))
