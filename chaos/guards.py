@@ -23,12 +23,14 @@ from chainsched.models.loop import LoopQuerySet
 from chainsched.models.manifest_state import ManifestStateQuerySet
 from chainsched.models.metadata import MetadataQuerySet
 from chainsched.runtime import poller
+from chainsched.runtime.lease import Lease
 from chainsched.runtime.poller import Poller
 
 MOMENT = 0.3
 SHORT = ("--jobs", "60", "--minutes", "0.08", "--patience", "20")
 CALM = ("--kills", "0", "--freezes", "0", "--restarts", "0")
 FROZEN = ("--kills", "0", "--freezes", "3", "--restarts", "0", "--frozen", "family")
+RESTARTED = ("--kills", "0", "--freezes", "0", "--restarts", "1", "--pauses", "0")
 LONGER = ("--jobs", "150", "--minutes", "0.25", "--patience", "30")
 
 
@@ -81,7 +83,13 @@ def _claim_without_lock() -> None:
     _patch(MetadataQuerySet, "claim", claim)
 
 
+def _believe_in_the_lease() -> None:
+    """A process that does not notice its own end would come to the fence each time."""
+    _patch(Lease, "_is_kept", lambda _: True)
+
+
 def _activate_without_fence() -> None:
+    _believe_in_the_lease()
     _patch(activate, "_check_fence", _nothing)
 
 
@@ -95,6 +103,7 @@ def _write_over_what_ended() -> None:
     def closable_by_anyone(finished: Any, **_: Any) -> list[Metadata]:
         return Metadata.objects.lock_active(list(finished))
 
+    _believe_in_the_lease()
     _patch(MetadataQuerySet, "lock_active", lock_any)
     _patch(record, "_closable", closable_by_anyone)
     _patch(record, "_close", close_any)
@@ -141,6 +150,9 @@ def _record_without_lock() -> None:
 
     _patch(ManifestStateQuerySet, "lock_family", look)
     _patch(record, "find_continuations", _slowed(dependents.find_continuations))
+    # One at a time, so that siblings run in different workers.
+    claim = MetadataQuerySet.claim
+    _patch(MetadataQuerySet, "claim", lambda self, **options: claim(self, **{**options, "limit": 1}))
 
 
 def _retry_nothing() -> None:
@@ -205,13 +217,13 @@ GUARDS = {
         _drop_uniqueness,
     ),
     "fence of activations": Guard(
-        "a run that was taken from its process activates nothing",
+        "a run that was taken from its process activates nothing: the process's own watch, and the check in activate",
         _activate_without_fence,
         (*LONGER, *FROZEN, "--kinds", "dormant"),
         "fenced runs recorded nothing",
     ),
     "fence of results": Guard(
-        "what has ended stays as it is: the process and the state that record asks for, and the trigger",
+        "what has ended stays as it is: the process's own watch, what record asks for, and the trigger",
         _write_over_what_ended,
         (*LONGER, *FROZEN, "--kinds", "nap"),
         "terminal rows are final",
@@ -244,7 +256,7 @@ GUARDS = {
     "covered dependents": Guard(
         "a dependent runs once for a success",
         _cover_nothing,
-        (*SHORT, *CALM, "--kinds", "chain"),
+        (*SHORT, *CALM, "--patience", "5", "--kinds", "chain"),
         "dependents are not doubled",
     ),
     "waiting for siblings": Guard(
@@ -262,13 +274,13 @@ GUARDS = {
     "surviving loops": Guard(
         "a loop outlives what one turn meets",
         _end_on_trouble,
-        (*LONGER, "--kills", "0", "--freezes", "0", "--restarts", "1", "--pauses", "0", "--kinds", "nap"),
+        (*LONGER, *RESTARTED, "--kinds", "nap"),
         "processes survive",
     ),
     "new connections": Guard(
         "a loop drops a connection that failed",
         _keep_broken_connections,
-        (*LONGER, "--kills", "0", "--freezes", "0", "--restarts", "1", "--pauses", "0", "--kinds", "nap"),
+        (*LONGER, *RESTARTED, "--patience", "8", "--kinds", "nap"),
         "nothing is left open",
     ),
 }

@@ -1,0 +1,305 @@
+"""The judge of a chaos run, on rows and witness lines made up for it: what it must notice, and what it must excuse."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from chaos import checker
+from chaos.checker import INVARIANTS, judge
+from chaos.evidence import Evidence, Execution, Letter, Queued
+from chaos.fleet import Exit, Freeze
+from chaos.witness import Run
+from chaos.workload import Expected
+
+START = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+def at(seconds):
+    return START + timedelta(seconds=seconds)
+
+
+def execution(id, manifest="job", *, begin=0.0, end=1.0, state="completed", parent=None, due=0.0, **options):
+    return Execution(
+        id=id,
+        manifest=manifest,
+        group=options.get("group", "tight"),
+        state=state,
+        attempt=options.get("attempt", 1),
+        source=options.get("source", "schedule"),
+        parent=parent,
+        pid=options.get("pid", 100),
+        scheduled_for=at(due),
+        created_at=at(begin),
+        ended_at=None if end is None else at(end),
+    )
+
+
+def run(execution_id, manifest="job", *, begin=0.0, end=1.0, member="worker-1", pid=7):
+    return Run(execution_id, manifest, 1, pid, member, began=begin, ended=end, is_whole=end is not None)
+
+
+def evidence(*expected, **parts):
+    items = expected or (Expected("job", "tight"),)
+    return Evidence(
+        expected={item.manifest: item for item in items},
+        limits={"tight": 2, "broad": None},
+        max_active=3,
+        pids={"worker-1": 100, "worker-2": 200},
+        **parts,
+    )
+
+
+def violated(given):
+    return {verdict.invariant for verdict in judge(given) if verdict.violations}
+
+
+def held(*extra, **parts):
+    """A run of one job in which all went well."""
+    return evidence(*extra, **{"executions": [execution(1)], "runs": [run(1)], **parts})
+
+
+def test_a_run_in_which_all_went_well_violates_nothing():
+    assert violated(held()) == set()
+
+
+def test_a_verdict_shows_how_many_violations_there_are_and_some_of_them():
+    names = [f"job-{number}" for number in range(7)]
+    given = evidence(*(Expected(name, "tight") for name in names))
+    (lost,) = (verdict for verdict in judge(given) if verdict.invariant == "nothing is lost")
+    assert lost.as_dict()["violations"] == 7
+    assert len(lost.as_dict()["evidence"]) == 5
+
+
+def family(*children, **parts):
+    """A parent that succeeded as #1 from 0 to 1, and children of it."""
+    return evidence(
+        Expected("parent", "broad"),
+        *children,
+        executions=[execution(1, "parent", group="broad"), *parts.pop("executions", [])],
+        **parts,
+    )
+
+
+CHILD = Expected("child", "broad", parent="parent")
+JOINED = Expected("joined", "broad", parent="parent", is_continuation=True)
+WOKEN = Expected("child", "broad", parent="parent", is_activated=True, is_exact=False)
+POISON = Expected("job", "tight", is_poison=True)
+LETTER = Letter("job", 1, "awaiting_intervention", at(1))
+
+NOTICED = [
+    pytest.param("nothing is lost", evidence(), id="a job that never ran"),
+    pytest.param(
+        "nothing is lost", evidence(executions=[execution(1, state="failed")]), id="a job that failed and was dropped"
+    ),
+    pytest.param("nothing is lost", evidence(POISON), id="poison that left nothing"),
+    pytest.param(
+        "completed exactly once",
+        evidence(executions=[execution(1), execution(2, begin=2, end=3)]),
+        id="one occurrence that completed twice",
+    ),
+    pytest.param(
+        "completed exactly once",
+        evidence(executions=[execution(1), execution(2, begin=2, end=3, due=2)]),
+        id="an occurrence too many",
+    ),
+    pytest.param("completed exactly once", evidence(POISON, executions=[execution(1)]), id="poison that completed"),
+    pytest.param(
+        "no overlap of a manifest with itself, by rows",
+        evidence(executions=[execution(1, end=2, state="failed"), execution(2, begin=1, end=3)]),
+        id="an execution dispatched before the last one ended",
+    ),
+    pytest.param(
+        "no overlap of a manifest with itself, by witness",
+        held(runs=[run(1, end=2.0), run(1, begin=1.0, end=3.0, member="worker-2", pid=8)]),
+        id="one execution that two workers ran at once",
+    ),
+    pytest.param(
+        "no overlap of a manifest with itself, by witness",
+        held(runs=[run(1, end=None), run(2, begin=1.0, end=2.0)], seen={7: 1.5}),
+        id="a run in a process that was seen alive after the next began",
+    ),
+    pytest.param(
+        "no overlap of a manifest with itself, by witness",
+        held(runs=[run(1, end=9.0), run(2, begin=1.0, end=2.0), run(3, begin=5.0, end=6.0)]),
+        id="a long run beside short ones",
+    ),
+    pytest.param(
+        "no overlap of a manifest with itself, by witness",
+        held(
+            runs=[run(1, end=9.0), run(2, begin=5.0, end=6.0, member="worker-2", pid=8)],
+            freezes=[Freeze("worker-1", 1.0, 8.0)],
+        ),
+        id="a frozen run that was recorded all the same",
+    ),
+    pytest.param(
+        "fenced runs recorded nothing",
+        family(WOKEN, queue=[Queued(1, "child", "dispatched", "activation", 1, at(2))]),
+        id="an activation after its run had ended",
+    ),
+    pytest.param(
+        "limits hold, by rows",
+        evidence(
+            *(Expected(name, "tight") for name in "abc"),
+            executions=[execution(number, name) for number, name in enumerate("abc", 1)],
+        ),
+        id="a group with one execution too many",
+    ),
+    pytest.param(
+        "limits hold, by rows",
+        evidence(
+            *(Expected(name, "broad") for name in "abcd"),
+            executions=[execution(number, name, group="broad") for number, name in enumerate("abcd", 1)],
+        ),
+        id="all groups with one execution too many",
+    ),
+    pytest.param(
+        "limits hold, by witness",
+        evidence(
+            *(Expected(name, "tight") for name in "abc"),
+            runs=[run(number, name, pid=number) for number, name in enumerate("abc", 1)],
+        ),
+        id="a group with one run too many",
+    ),
+    pytest.param("dependents are not lost", family(CHILD), id="a success that no dependent followed"),
+    pytest.param(
+        "dependents are not lost",
+        family(CHILD, executions=[execution(2, "child", begin=0.5, parent=1)]),
+        id="a dependent that was dispatched before its parent ended",
+    ),
+    pytest.param(
+        "dependents are not doubled",
+        family(CHILD, executions=[execution(n, "child", begin=n, end=n + 0.5, parent=1, due=n) for n in (2, 3)]),
+        id="a dependent that completed twice for one success",
+    ),
+    pytest.param(
+        "dependents are not doubled",
+        family(CHILD, executions=[execution(2, "child", begin=2, end=3, parent=99)]),
+        id="a dependent without a cause",
+    ),
+    pytest.param(
+        "dependents begin after their parents",
+        family(
+            CHILD,
+            executions=[execution(2, "child", begin=2, end=3, parent=1)],
+            runs=[run(1, "parent", end=2.0), run(2, "child", begin=1.0)],
+        ),
+        id="a dependent that began while its parent ran",
+    ),
+    pytest.param(
+        "continuations wait for all parts",
+        family(
+            CHILD,
+            JOINED,
+            executions=[
+                execution(2, "child", begin=2, end=4, parent=1),
+                execution(3, "joined", begin=3, end=5, parent=1),
+            ],
+        ),
+        id="a continuation before its sibling's part",
+    ),
+    pytest.param("dead letters are for poison", evidence(POISON), id="poison without a letter"),
+    pytest.param("dead letters are for poison", held(letters=[LETTER]), id="an innocent one with a letter"),
+    pytest.param("terminal rows are final", held(changed=["execution #1 was changed"]), id="a row that changed"),
+    pytest.param(
+        "nothing is left open", held(executions=[execution(1, state="in_progress", end=None)]), id="an execution"
+    ),
+    pytest.param("nothing is left open", held(queue=[Queued(1, "job", "queued", "retry", None, at(0))]), id="a row"),
+    pytest.param("nothing is left open", held(is_quiet=False), id="no quiet"),
+    pytest.param("fsck finds nothing", held(findings=["alarm_missing: job"]), id="a finding"),
+    pytest.param("nothing was mended", held(mended=["Mended: job"]), id="something mended"),
+    pytest.param("processes survive", held(exits=[Exit("worker-1", 1)]), id="a process that ended by itself"),
+    pytest.param("processes survive", held(exits=[Exit("worker-1", 0)]), id="a process that ended well by itself"),
+    pytest.param(
+        "processes survive", held(exits=[Exit("worker-1", 1, was_stopped=True)]), id="a process that did not drain"
+    ),
+    pytest.param("work resumes", held(runs=[run(1, begin=20.0, end=21.0)], returned_at=[1.0]), id="a late return"),
+]
+
+
+@pytest.mark.parametrize(("invariant", "given"), NOTICED)
+def test_the_checker_notices(invariant, given):
+    assert invariant in violated(given)
+
+
+def test_every_invariant_has_a_case_that_it_notices():
+    assert {case.values[0] for case in NOTICED} == set(INVARIANTS)
+
+
+EXCUSED = [
+    pytest.param(
+        held(
+            executions=[execution(1, state="failed", end=5), execution(2, begin=6, end=7, pid=200)],
+            runs=[run(1, end=9.0), run(2, begin=6.0, end=7.0, member="worker-2", pid=8)],
+            freezes=[Freeze("worker-1", 0.5, 8.0)],
+        ),
+        id="a frozen run that goes on while it is done again elsewhere",
+    ),
+    pytest.param(
+        held(
+            executions=[execution(1, pid=200)],
+            runs=[run(1, begin=3.0, end=4.0, member="worker-2", pid=8), run(1, begin=3.5, end=5.0)],
+            freezes=[Freeze("worker-1", 0.5, 9.0)],
+        ),
+        id="a claim of a frozen process that begins after it was given to another",
+    ),
+    pytest.param(
+        held(
+            executions=[execution(1, state="failed", end=1), execution(2, begin=1, end=2)],
+            runs=[run(1, end=None), run(2, begin=1.0, end=2.0)],
+            seen={7: 0.9},
+        ),
+        id="a run that was killed and made again",
+    ),
+    pytest.param(held(POISON, executions=[execution(1, state="failed")], letters=[LETTER]), id="poison in a letter"),
+    pytest.param(
+        family(
+            replace(CHILD, is_poison=True),
+            JOINED,
+            executions=[
+                execution(2, "child", begin=2, end=3, parent=1, state="failed"),
+                execution(3, "joined", begin=4, end=5, parent=1),
+            ],
+            letters=[Letter("child", 2, "awaiting_intervention", at(3))],
+        ),
+        id="a continuation after a sibling that was given up",
+    ),
+    pytest.param(
+        evidence(
+            replace(Expected("parent", "broad"), runs=2),
+            replace(CHILD, is_exact=False),
+            executions=[
+                execution(1, "parent", group="broad"),
+                execution(2, "parent", group="broad", begin=2, end=3, due=2),
+                execution(3, "child", group="broad", begin=4, end=5, parent=2),
+            ],
+        ),
+        id="one run for two successes of the parent",
+    ),
+    pytest.param(
+        held(
+            exits=[
+                Exit("worker-1", -9, was_killed=True),
+                Exit("worker-2", 1, was_frozen=True),
+                Exit("worker-3", 0, was_stopped=True),
+            ]
+        ),
+        id="processes that were killed, frozen or told to end",
+    ),
+    pytest.param(held(returned_at=[5.0]), id="a return after which there was nothing to do"),
+]
+
+
+@pytest.mark.parametrize("given", EXCUSED)
+def test_the_checker_excuses(given):
+    assert violated(given) == set()
+
+
+def test_fenced_overlaps_are_counted():
+    assert checker.fenced_overlaps(EXCUSED[0].values[0]) == 1
+    assert checker.fenced_overlaps(held()) == 0
+
+
+def test_it_is_told_how_soon_work_resumed():
+    given = held(runs=[run(1, begin=3.0), run(2, begin=9.0)], returned_at=[1.0, 5.0, 20.0])
+    assert checker.resumed_after(given) == [2.0, 4.0]
