@@ -103,9 +103,9 @@ class Fleet:
 
     def tend(self) -> None:
         """Note who is alive, and start anew whoever has ended."""
-        now = time.monotonic()
+        now, children = time.monotonic(), processes.read_children()
         for member in list(self.members):
-            below = processes.family(member.pid)
+            below = processes.family(member.pid, children=children)
             self.seen |= dict.fromkeys([member.pid, *below], now)
             if member.process.poll() is not None:
                 self._bury(member)

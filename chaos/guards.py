@@ -16,7 +16,7 @@ from typing import Any
 from django.db import connection
 from django.db.models import F, Value
 
-from chainsched.flow import activate, arm, dependents, dispatch, enqueue, evaluate, reap, record
+from chainsched.flow import activate, arm, dispatch, enqueue, evaluate, reap, record
 from chainsched.models import Loop, Manifest, Metadata, WorkQueue, bulk, facts, guard
 from chainsched.models.clock import database_now
 from chainsched.models.loop import LoopQuerySet
@@ -29,9 +29,9 @@ from chainsched.runtime.poller import Poller
 MOMENT = 0.3
 SHORT = ("--jobs", "60", "--minutes", "0.08", "--patience", "20")
 CALM = ("--kills", "0", "--freezes", "0", "--restarts", "0")
-FROZEN = ("--kills", "0", "--freezes", "3", "--restarts", "0", "--frozen", "family")
+FROZEN = ("--kills", "0", "--freezes", "3", "--restarts", "0", "--frozen", "family", "--patience", "5")
 RESTARTED = ("--kills", "0", "--freezes", "0", "--restarts", "1", "--pauses", "0")
-LONGER = ("--jobs", "150", "--minutes", "0.25", "--patience", "30")
+LONGER = ("--jobs", "150", "--minutes", "0.25")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,17 @@ def _slowed(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*arguments, **options)
 
     return slowed
+
+
+def _lingering(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same, with a moment after it."""
+
+    def lingering(*arguments: Any, **options: Any) -> Any:
+        answer = function(*arguments, **options)
+        time.sleep(MOMENT)
+        return answer
+
+    return lingering
 
 
 def _nothing(*_arguments: Any, **_options: Any) -> list[Any]:
@@ -149,7 +160,7 @@ def _record_without_lock() -> None:
         return list(self.filter(manifest__in=own.union(*family)).values_list("manifest_id", flat=True))
 
     _patch(ManifestStateQuerySet, "lock_family", look)
-    _patch(record, "find_continuations", _slowed(dependents.find_continuations))
+    _patch(record, "arm", _lingering(arm.arm))
     # One at a time, so that siblings run in different workers.
     claim = MetadataQuerySet.claim
     _patch(MetadataQuerySet, "claim", lambda self, **options: claim(self, **{**options, "limit": 1}))
@@ -232,7 +243,7 @@ GUARDS = {
     "reap only the lost": Guard(
         "live processes keep their runs",
         _reap_the_living,
-        (*SHORT, *CALM, "--kinds", "nap"),
+        (*SHORT, *CALM, "--patience", "5", "--kinds", "nap"),
         "no overlap of a manifest with itself, by witness",
     ),
     "retries": Guard(

@@ -5,20 +5,23 @@ from __future__ import annotations
 import os
 import signal
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 DEAD = "ZXx"
 
 
-def family(pid: int) -> list[int]:
+Children = Mapping[int, Sequence[int]]
+
+
+def family(pid: int, *, children: Children | None = None) -> list[int]:
     """The living descendants of a process, parents before their children."""
-    children = _children()
+    children = read_children() if children is None else children
     found: list[int] = []
     waiting = [pid]
     while waiting:
-        below = children[waiting.pop()]
+        below = children.get(waiting.pop(), ())
         found += below
         waiting += below
     return found
@@ -26,8 +29,8 @@ def family(pid: int) -> list[int]:
 
 def leaves(pid: int) -> list[int]:
     """The living descendants that have no children themselves: where jobs run."""
-    children = _children()
-    return [below for below in family(pid) if not children[below]]
+    children = read_children()
+    return [below for below in family(pid, children=children) if below not in children]
 
 
 def send(number: signal.Signals, pids: Iterable[int]) -> None:
@@ -37,7 +40,8 @@ def send(number: signal.Signals, pids: Iterable[int]) -> None:
             os.kill(pid, number)
 
 
-def _children() -> dict[int, list[int]]:
+def read_children() -> Children:
+    """The living children of every process that has some."""
     children: dict[int, list[int]] = defaultdict(list)
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and (parent := _parent(entry)) is not None:

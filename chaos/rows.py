@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from django.db import connection
-from django.db.models import Q
+from django.db.models import Exists, OuterRef, Q
 
-from chainsched.models import DeadLetter, ManifestState, Metadata, WorkQueue
+from chainsched.models import DeadLetter, Manifest, ManifestState, Metadata, WorkQueue
 from chaos.apps import WITHOUT
 from chaos.evidence import Execution, Letter, Queued
 from chaos.fleet import ROOT
@@ -60,6 +60,15 @@ def is_quiet() -> bool:
         or Metadata.objects.active().exists()
         or ManifestState.objects.filter(Q(next_run_at__isnull=False) | Q(trigger_at__isnull=False)).exists()
     )
+
+
+def idle(manifests: list[str]) -> list[Manifest]:
+    """Those of these that have nothing open and no wish that waits."""
+    # In one statement: a run that fails meanwhile moves from one table to the other.
+    queued = Exists(WorkQueue.objects.queued().filter(manifest=OuterRef("id")))
+    active = Exists(Metadata.objects.active().filter(manifest=OuterRef("id")))
+    found = Manifest.objects.filter(~queued, ~active, external_id__in=manifests, state__trigger_at__isnull=True)
+    return list(found.order_by("id"))
 
 
 def completed_counts(manifests: list[str]) -> dict[str, int]:
