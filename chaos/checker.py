@@ -205,12 +205,12 @@ def nothing_was_mended(evidence: Evidence) -> Iterator[str]:
 
 
 def processes_survive(evidence: Evidence) -> Iterator[str]:
-    """A process ends when it is told to or killed; one that lost its lease in a freeze may start again."""
+    """A process ends when it is killed or told to; whatever the database does, and also when it was frozen, it lives."""
     for end in evidence.exits:
-        is_excused = end.was_killed or end.was_frozen or (end.was_stopped and end.code == 0)
-        if not is_excused:
+        if not (end.was_killed or (end.was_stopped and end.code == 0)):
             when = "when it was told to end" if end.was_stopped else "although nobody had killed it"
-            yield f"{end.member} ended with {end.code} {when}"
+            frozen = "; it had been frozen" if end.was_frozen else ""
+            yield f"{end.member} ended with {end.code} {when}{frozen}"
 
 
 def work_resumes(evidence: Evidence) -> Iterator[str]:

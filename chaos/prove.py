@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -36,6 +37,8 @@ def violated(arguments: Sequence[str]) -> list[str]:
     command = [sys.executable, "-m", "chaos", *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    for line in lines:
+        shutil.rmtree(line.get("logs", ""), ignore_errors=True)
     verdicts = [line for line in lines if "invariant" in line]
     if not verdicts:
         raise RuntimeError(f"{' '.join(command)} did not come to a verdict:\n{done.stderr}")

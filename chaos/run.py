@@ -196,6 +196,5 @@ def _count(evidence: Evidence, injector: Injector) -> dict[str, Any]:
         "fenced_overlaps": checker.fenced_overlaps(evidence),
         "faults": dict(injector.happened),
         "process_starts": len(evidence.exits),
-        "ended_after_freeze": sum(end.was_frozen and not end.was_stopped for end in evidence.exits),
         "resumed_after_seconds": checker.resumed_after(evidence),
     }

@@ -213,6 +213,11 @@ NOTICED = [
     pytest.param(
         "processes survive", held(exits=[Exit("worker-1", 1, was_stopped=True)]), id="a process that did not drain"
     ),
+    pytest.param(
+        "processes survive",
+        held(exits=[Exit("worker-1", 1, was_frozen=True)]),
+        id="a process that did not outlive a freeze",
+    ),
     pytest.param("work resumes", held(runs=[run(1, begin=20.0, end=21.0)], returned_at=[1.0]), id="a late return"),
 ]
 
@@ -280,7 +285,7 @@ EXCUSED = [
         held(
             exits=[
                 Exit("worker-1", -9, was_killed=True),
-                Exit("worker-2", 1, was_frozen=True),
+                Exit("worker-2", 0, was_frozen=True, was_stopped=True),
                 Exit("worker-3", 0, was_stopped=True),
             ]
         ),
