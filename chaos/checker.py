@@ -205,7 +205,7 @@ def nothing_was_mended(evidence: Evidence) -> Iterator[str]:
 
 
 def processes_survive(evidence: Evidence) -> Iterator[str]:
-    """A process ends when it is killed or told to; whatever the database does, and also when it was frozen, it lives."""
+    """A process ends when it is killed or told to; it outlives the database's troubles and its own freezes."""
     for end in evidence.exits:
         if not (end.was_killed or (end.was_stopped and end.code == 0)):
             when = "when it was told to end" if end.was_stopped else "although nobody had killed it"
