@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help test demo bench docs format clean
+.PHONY: help test demo bench chaos docs format clean
 
 help: ## list the commands
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -19,10 +19,14 @@ define part
 	printf '=== %s: passed in %s s\n' '$(1)' $$(($$(date +%s) - start))
 endef
 
+# $(call chosen,NAME): `--name value` where the command line of make sets NAME.
+lower = $(shell printf '%s' '$(1)' | tr A-Z a-z)
+chosen = $(if $($(1)),--$(call lower,$(1)) $($(1)))
+
 test: $(VENV)/test.stamp ## lint, types, migrations, and the suite on SQLite and on PostgreSQL
 	$(call part,ruff check,$(BIN)/ruff check)
 	$(call part,ruff format,$(BIN)/ruff format --check)
-	$(call part,mypy,$(BIN)/mypy chainsched tests example_project)
+	$(call part,mypy,$(BIN)/mypy chainsched tests example_project chaos)
 	$(call part,migrations,$(BIN)/python manage.py makemigrations --check --dry-run --settings tests.settings)
 	$(call part,tests on SQLite,CHAINSCHED_TEST_DATABASE_URL=sqlite $(BIN)/python -m pytest -n 2)
 	$(call part,tests on PostgreSQL,$(BIN)/python -m tests.postgres -- $(BIN)/python -m pytest -n 2)
@@ -34,6 +38,9 @@ bench: $(VENV)/bench.stamp ## measure seeding beside bulk_create, the stages, an
 	@$(BIN)/python -m tests.postgres -- $(BIN)/python -m bench.seeding $(COUNT)
 	@$(BIN)/python -m tests.postgres --durable -- $(BIN)/python -m bench.stages $(if $(COUNT),--count $(COUNT))
 	@$(BIN)/python -m tests.postgres --durable -- $(BIN)/python -m bench.throughput $(if $(COUNT),--count $(COUNT))
+
+chaos: $(VENV)/test.stamp ## kill, freeze and restart things under load, and check; JOBS=, SEED=, MINUTES=, KILLS=, FREEZES=, RESTARTS=
+	@$(BIN)/python -m chaos $(foreach name,JOBS SEED MINUTES KILLS FREEZES RESTARTS,$(call chosen,$(name)))
 
 docs: $(DOCS_VENV)/docs.stamp ## build the documentation into docs/_build/html
 	$(DOCS_VENV)/bin/sphinx-build -E -W --keep-going -b html docs docs/_build/html

@@ -17,6 +17,8 @@ V = TypeVar("V")
 
 SHOWN = 5
 RESUME_SECONDS = 15
+# What was frozen may begin what it had at hand before it notices that its time is over.
+WAKING_SECONDS = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,18 @@ def fenced_overlaps(evidence: Evidence) -> int:
     """How many runs a frozen process went on with while they were done again elsewhere: allowed, and counted."""
     uncut = len(list(_overlaps(evidence, is_fence_respected=False)))
     return uncut - len(list(_overlaps(evidence, is_fence_respected=True)))
+
+
+def begun_after_freezes(evidence: Evidence) -> int:
+    """How many runs that were never recorded a process began when it had just come out of a freeze."""
+    recorded = _recorded(evidence)
+    return sum(
+        freeze.member == run.member
+        and 0 <= run.began - freeze.until <= WAKING_SECONDS
+        and (run.execution, evidence.pids.get(run.member)) not in recorded
+        for freeze in evidence.freezes
+        for run in evidence.runs
+    )
 
 
 def fenced_recorded_nothing(evidence: Evidence) -> Iterator[str]:
@@ -272,7 +286,7 @@ def _overlaps(evidence: Evidence, *, is_fence_respected: bool) -> Iterator[tuple
 
 def _ends(evidence: Evidence, *, is_fence_respected: bool) -> list[float]:
     """Up to when each run certainly went on or, where the fence counts, could still have recorded something."""
-    recorded = {(row.id, row.pid) for row in evidence.executions if row.is_completed}
+    recorded = _recorded(evidence)
     ends = []
     for run in evidence.runs:
         end = run.until(evidence.seen)
@@ -282,12 +296,17 @@ def _ends(evidence: Evidence, *, is_fence_respected: bool) -> list[float]:
     return ends
 
 
+def _recorded(evidence: Evidence) -> set[tuple[int, int | None]]:
+    """The executions that completed, each with the process that held it."""
+    return {(row.id, row.pid) for row in evidence.executions if row.is_completed}
+
+
 def _frozen_since(run: Run, evidence: Evidence, *, until: float) -> list[float]:
-    """When the process that held the run's lease stood still during it."""
+    """When the process that held the run's lease stood still during it, or just before it."""
     return [
         freeze.since
         for freeze in evidence.freezes
-        if freeze.member == run.member and freeze.since <= until and freeze.until >= run.began
+        if freeze.member == run.member and freeze.since <= until and freeze.until + WAKING_SECONDS >= run.began
     ]
 
 

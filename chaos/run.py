@@ -194,6 +194,7 @@ def _count(evidence: Evidence, injector: Injector) -> dict[str, Any]:
         "witnessed_runs": len(evidence.runs),
         "cut_off_runs": sum(run.ended is None for run in evidence.runs),
         "fenced_overlaps": checker.fenced_overlaps(evidence),
+        "begun_after_freezes": checker.begun_after_freezes(evidence),
         "faults": dict(injector.happened),
         "process_starts": len(evidence.exits),
         "resumed_after_seconds": checker.resumed_after(evidence),

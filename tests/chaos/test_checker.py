@@ -305,6 +305,17 @@ def test_fenced_overlaps_are_counted():
     assert checker.fenced_overlaps(held()) == 0
 
 
+def test_runs_that_a_process_begins_when_it_wakes_are_counted_and_excused():
+    given = held(
+        executions=[execution(1, pid=200)],
+        runs=[run(1, begin=6.0, end=8.0, member="worker-2", pid=8), run(1, begin=7.2, end=7.4)],
+        freezes=[Freeze("worker-1", 0.5, 7.0)],
+    )
+    assert violated(given) == set()
+    assert checker.begun_after_freezes(given) == 1
+    assert "no overlap of a manifest with itself, by witness" in violated(replace(given, freezes=()))
+
+
 def test_it_is_told_how_soon_work_resumed():
     given = held(runs=[run(1, begin=3.0), run(2, begin=9.0)], returned_at=[1.0, 5.0, 20.0])
     assert checker.resumed_after(given) == [2.0, 4.0]
