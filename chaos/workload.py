@@ -20,7 +20,19 @@ ROUNDS = 3
 POISON_RETRIES = 3
 OVERSTAY_TIMEOUT = 1
 # How many of each kind there are in about a hundred runs; single naps fill up the rest.
-MIX = {"chain": 8, "fan": 4, "dormant": 4, "pulse": 1, "stumble": 6, "overstay": 2, "poison": 2, "nap": 20}
+MIX = {
+    "chain": 8,
+    "fan": 4,
+    "dormant": 4,
+    "pulse": 1,
+    "stumble": 6,
+    "overstay": 2,
+    "poison": 2,
+    "marathon": 1,
+    "nap": 20,
+}
+# Longer than a lease and the time to reap: one that outlives its supervisor meets its own successor.
+MARATHON_SECONDS = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +104,7 @@ class _Builder:
             "stumble": self.stumble,
             "overstay": self.overstay,
             "poison": self.poison,
+            "marathon": self.marathon,
             "nap": self.nap,
         }
         mixed = [pieces[kind] for kind, number in MIX.items() if kind in kinds for _ in range(number)]
@@ -120,6 +133,11 @@ class _Builder:
         name, options = self._new("poison", is_poison=True)
         options["max_retries"] = POISON_RETRIES
         self.workload.schedules.schedule(workflows.perish, name, self._poison(), self._once(), **options)
+
+    def marathon(self) -> None:
+        """A job that takes longer than it takes to declare a process lost."""
+        name, options = self._new("marathon")
+        self.workload.schedules.schedule(workflows.nap, name, Nap(MARATHON_SECONDS), self._once(), **options)
 
     def chain(self) -> None:
         """A, then B, then C."""
