@@ -19,6 +19,9 @@ from typing import TYPE_CHECKING
 import django
 
 from chaos.apps import WITHOUT
+from chaos.faults import FROZEN, KILLED, Amounts
+from chaos.fleet import HAVE_JOBS_PROCESSES
+from chaos.servers import running_postgres
 from tests.postgres import VARIABLE
 
 if TYPE_CHECKING:
@@ -56,7 +59,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--pauses", type=int, help="Pauses of PostgreSQL; by default as many as restarts.")
     parser.add_argument("--terminations", type=int, help="Rounds of ended sessions; by default as many as restarts.")
     parser.add_argument("--kinds", nargs="+", help="Only these kinds of jobs.")
-    parser.add_argument("--frozen", help="What a freeze hits: supervisor, family or scheduler; by default all three.")
+    parser.add_argument("--killed", choices=KILLED, help="Whom a SIGKILL hits; by default all of these.")
+    parser.add_argument("--frozen", choices=FROZEN, help="What a freeze hits; by default all of these.")
     parser.add_argument("--patience", type=float, default=90, help="For how many seconds to wait until it is quiet.")
     parser.add_argument("--keep", action="store_true", help="Keep the logs and the witness file.")
     parser.add_argument("--without", help="Switch this guard off, to see the checker notice.")
@@ -67,8 +71,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(options: argparse.Namespace, folder: Path) -> Result:
-    from chaos.servers import running_postgres  # noqa: PLC0415 - Django's settings need the server's address
-
     if options.without:
         os.environ[WITHOUT] = options.without
     with running_postgres() as postgres:
@@ -83,9 +85,7 @@ def _run(options: argparse.Namespace, folder: Path) -> Result:
 
 
 def _order(options: argparse.Namespace) -> Order:
-    from chaos.faults import FROZEN, Amounts  # noqa: PLC0415 - needs the models to be loaded
-    from chaos.fleet import HAVE_JOBS_PROCESSES  # noqa: PLC0415
-    from chaos.run import Order  # noqa: PLC0415
+    from chaos.run import Order  # noqa: PLC0415 - needs the models to be loaded
     from chaos.workflows import MILD, POISONS  # noqa: PLC0415
     from chaos.workload import MIX  # noqa: PLC0415
 
@@ -107,6 +107,7 @@ def _order(options: argparse.Namespace) -> Order:
         amounts=amounts,
         kinds=options.kinds or [kind for kind in MIX if HAVE_JOBS_PROCESSES or kind != "overstay"],
         poisons=list(POISONS) if HAVE_JOBS_PROCESSES else MILD,
+        killed={options.killed: 1} if options.killed else KILLED,
         frozen={options.frozen: 1} if options.frozen else FROZEN,
         patience=options.patience,
     )

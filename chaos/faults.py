@@ -14,7 +14,7 @@ from chaos.fleet import SCHEDULER, WORKER, Fleet, Freeze, Member
 from chaos.servers import Postgres
 
 # Who is killed and frozen, by weight: a child that runs jobs, the supervisor of children, a scheduler.
-VICTIMS = {"child": 6, "supervisor": 3, "scheduler": 1}
+KILLED = {"child": 6, "supervisor": 3, "scheduler": 1}
 # What stands still in a freeze: the supervisor alone, so that its children go on, everything, or a scheduler.
 FROZEN = {"supervisor": 2, "family": 2, "scheduler": 1}
 
@@ -41,7 +41,13 @@ class Fault:
 
 
 def draw(
-    amounts: Amounts, *, seconds: float, expiry: float, rng: random.Random, frozen: Mapping[str, int] = FROZEN
+    amounts: Amounts,
+    *,
+    seconds: float,
+    expiry: float,
+    rng: random.Random,
+    killed: Mapping[str, int] = KILLED,
+    frozen: Mapping[str, int] = FROZEN,
 ) -> list[Fault]:
     """The faults of a run that lasts so many seconds, in their order.
 
@@ -51,7 +57,7 @@ def draw(
     def moment() -> float:
         return rng.uniform(0.05, 0.95) * seconds
 
-    faults = [Fault(moment(), "kill", victim=_one_of(VICTIMS, rng)) for _ in range(amounts.kills)]
+    faults = [Fault(moment(), "kill", victim=_one_of(killed, rng)) for _ in range(amounts.kills)]
     faults += [
         Fault(moment(), "freeze", victim=_one_of(frozen, rng), seconds=expiry + rng.uniform(1, 3))
         for _ in range(amounts.freezes)

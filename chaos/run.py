@@ -43,6 +43,7 @@ class Order:
     amounts: Amounts
     kinds: Collection[str]
     poisons: Collection[str]
+    killed: Mapping[str, int]
     frozen: Mapping[str, int]
     patience: float
 
@@ -69,7 +70,14 @@ def run(order: Order, *, postgres: Postgres, folder: Path, prepare: Callable[[],
     call_command("migrate", verbosity=0)
     prepare()
     work = _seed(order, rng)
-    drawn = faults.draw(order.amounts, seconds=order.seconds, expiry=PROCESS_EXPIRY, rng=rng, frozen=order.frozen)
+    drawn = faults.draw(
+        order.amounts,
+        seconds=order.seconds,
+        expiry=PROCESS_EXPIRY,
+        rng=rng,
+        killed=order.killed,
+        frozen=order.frozen,
+    )
     with running_fleet(FLEET, folder=folder, environment={}) as fleet:
         injector = Injector(fleet, postgres, rng, drawn)
         harness = _Harness(work, fleet, injector)
