@@ -227,6 +227,11 @@ def processes_survive(evidence: Evidence) -> Iterator[str]:
             yield f"{end.member} ended with {end.code} {when}{frozen}"
 
 
+def nobody_is_left_behind(evidence: Evidence) -> Iterator[str]:
+    """When all supervisors have ended, so have their children."""
+    yield from evidence.left_behind
+
+
 def work_resumes(evidence: Evidence) -> Iterator[str]:
     """After the database was back, a job began soon."""
     for seconds in resumed_after(evidence):
@@ -259,6 +264,7 @@ INVARIANTS: dict[str, Callable[[Evidence], Iterator[str]]] = {
     "fsck finds nothing": fsck_finds_nothing,
     "nothing was mended": nothing_was_mended,
     "processes survive": processes_survive,
+    "nobody is left behind": nobody_is_left_behind,
     "work resumes": work_resumes,
 }
 

@@ -69,7 +69,8 @@ class Evidence:
 
     ``pids`` are those of the processes that the harness started, by name; ``seen`` says when a process was last
     seen alive; ``changed`` are terminal rows that were not the same in the end as at their first sight; ``mended``
-    is what the reconciler had to mend; ``returned_at`` are the moments when the database was back.
+    is what the reconciler had to mend; ``returned_at`` are the moments when the database was back; ``left_behind``
+    are processes that still ran when all had been stopped.
     """
 
     expected: Mapping[str, Expected]
@@ -87,4 +88,5 @@ class Evidence:
     findings: Sequence[str] = ()
     mended: Sequence[str] = ()
     returned_at: Sequence[float] = ()
+    left_behind: Sequence[str] = ()
     is_quiet: bool = True

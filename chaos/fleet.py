@@ -26,6 +26,7 @@ COMMANDS = {
 # Whether jobs run in processes of their own, so that they can be stopped and may die.
 HAVE_JOBS_PROCESSES = "--processes" in COMMANDS[WORKER]
 STOP_SECONDS = 40
+ORPHAN_SECONDS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +130,19 @@ class Fleet:
                 member.process.wait()
             self._bury(member, was_stopped=True)
 
+    def left_behind(self) -> list[str]:
+        """What still runs a moment after everything was to have ended; it is ended now."""
+        deadline = time.monotonic() + ORPHAN_SECONDS
+        while (pids := self._started()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        named = [f"process {pid}: {processes.command_of(pid)}" for pid in pids]
+        processes.send(signal.SIGKILL, pids)
+        return named
+
+    def _started(self) -> list[int]:
+        """All that descends from a process that we started."""
+        return processes.carrying(witness.FILE, str(self.witness))
+
     def _bury(self, member: Member, *, was_stopped: bool = False) -> None:
         self.members.remove(member)
         was_frozen = any(freeze.member == member.name for freeze in self.freezes)
@@ -161,7 +175,6 @@ def running_fleet(kinds: Sequence[str], *, folder: Path, environment: Mapping[st
             fleet.start(kind)
         yield fleet
     finally:
+        processes.send(signal.SIGKILL, processes.carrying(witness.FILE, str(fleet.witness)))
         for member in fleet.members:
-            below = processes.family(member.pid)
-            processes.send(signal.SIGKILL, [member.pid, *below])
             member.process.wait()

@@ -33,6 +33,20 @@ def leaves(pid: int) -> list[int]:
     return [below for below in family(pid, children=children) if below not in children]
 
 
+def carrying(variable: str, value: str) -> list[int]:
+    """The living processes that were started with this in their environment, whoever their parents are by now."""
+    wanted = f"{variable}={value}".encode()
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and _carries(entry, wanted)]
+
+
+def command_of(pid: int) -> str:
+    """The command line of a process; empty if it is gone."""
+    try:
+        return (Path("/proc") / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
 def send(number: signal.Signals, pids: Iterable[int]) -> None:
     """Signal these processes; one that is gone is no error."""
     for pid in pids:
@@ -47,6 +61,14 @@ def read_children() -> Children:
         if entry.name.isdigit() and (parent := _parent(entry)) is not None:
             children[parent].append(int(entry.name))
     return children
+
+
+def _carries(entry: Path, wanted: bytes) -> bool:
+    try:
+        # That of a process that is dead and not buried yet is empty.
+        return wanted in (entry / "environ").read_bytes().split(b"\0")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return False
 
 
 def _parent(entry: Path) -> int | None:

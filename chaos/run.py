@@ -6,7 +6,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -84,7 +84,9 @@ def run(order: Order, *, postgres: Postgres, folder: Path, prepare: Callable[[],
         harness.disturb(order.seconds)
         is_quiet = harness.settle(order.patience)
         fleet.stop()
-    evidence = _gather(work, fleet, harness.snapshots, postgres, is_quiet=is_quiet)
+        left_behind = fleet.left_behind()
+    evidence = _gather(work, fleet, harness.snapshots, postgres)
+    evidence = replace(evidence, is_quiet=is_quiet, left_behind=left_behind)
     counts = {**_count(evidence, injector), "jobs": work.size, "seconds": round(time.monotonic() - started, 1)}
     return Result(counts, checker.judge(evidence))
 
@@ -169,7 +171,7 @@ def _patiently(step: Callable[[], R]) -> R | None:
         return None
 
 
-def _gather(work: Workload, fleet: Fleet, snapshots: rows.Snapshots, postgres: Postgres, *, is_quiet: bool) -> Evidence:
+def _gather(work: Workload, fleet: Fleet, snapshots: rows.Snapshots, postgres: Postgres) -> Evidence:
     return Evidence(
         expected=work.expected,
         limits=GROUPS,
@@ -186,7 +188,6 @@ def _gather(work: Workload, fleet: Fleet, snapshots: rows.Snapshots, postgres: P
         findings=rows.fsck(),
         mended=[f"{name}: {line}" for name, line in fleet.said() if "Mended:" in line],
         returned_at=postgres.returned_at,
-        is_quiet=is_quiet,
     )
 
 

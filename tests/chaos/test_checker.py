@@ -218,6 +218,7 @@ NOTICED = [
         held(exits=[Exit("worker-1", 1, was_frozen=True)]),
         id="a process that did not outlive a freeze",
     ),
+    pytest.param("nobody is left behind", held(left_behind=["process 7: worker"]), id="a child without a supervisor"),
     pytest.param("work resumes", held(runs=[run(1, begin=20.0, end=21.0)], returned_at=[1.0]), id="a late return"),
 ]
 

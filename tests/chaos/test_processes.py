@@ -1,0 +1,60 @@
+"""The process table as the harness reads it."""
+
+import os
+import signal
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from chaos import processes
+
+PARENT = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+print(child.pid, flush=True)
+child.wait()
+"""
+
+pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="there is no /proc")  # noqa: PTH112
+
+
+@pytest.fixture
+def parent():
+    environment = {**os.environ, "CHAOS_MARK": "of this test"}
+    process = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True, env=environment)
+    child_pid = int(process.stdout.readline())
+    yield SimpleNamespace(pid=process.pid, child_pid=child_pid, wait=process.wait)
+    processes.send(signal.SIGKILL, [child_pid, process.pid])
+    process.communicate()
+
+
+def test_a_family_are_all_descendants(parent):
+    assert processes.family(parent.pid) == [parent.child_pid]
+    assert set(processes.family(os.getpid())) >= {parent.pid, parent.child_pid}
+
+
+def test_leaves_are_the_descendants_without_children(parent):
+    assert processes.leaves(parent.pid) == [parent.child_pid]
+    assert processes.leaves(parent.child_pid) == []
+
+
+def test_descendants_are_also_found_by_what_they_inherited(parent):
+    assert set(processes.carrying("CHAOS_MARK", "of this test")) == {parent.pid, parent.child_pid}
+    assert processes.carrying("CHAOS_MARK", "of this") == []
+
+
+def test_a_process_that_is_dead_and_not_buried_is_no_descendant(parent):
+    processes.send(signal.SIGSTOP, [parent.pid])
+    processes.send(signal.SIGKILL, [parent.child_pid])
+    while processes.family(parent.pid):
+        pass
+    processes.send(signal.SIGCONT, [parent.pid])
+
+
+def test_a_signal_to_nobody_is_no_error(parent):
+    processes.send(signal.SIGKILL, [parent.pid])
+    parent.wait()
+    processes.send(signal.SIGKILL, [parent.pid])
+    assert processes.command_of(parent.pid) == ""
