@@ -20,7 +20,6 @@ import django
 
 from chaos.apps import WITHOUT
 from chaos.faults import FROZEN, KILLED, Amounts
-from chaos.fleet import HAVE_JOBS_PROCESSES
 from chaos.servers import running_postgres
 from tests.postgres import VARIABLE
 
@@ -86,7 +85,7 @@ def _run(options: argparse.Namespace, folder: Path) -> Result:
 
 def _order(options: argparse.Namespace) -> Order:
     from chaos.run import Order  # noqa: PLC0415 - needs the models to be loaded
-    from chaos.workflows import MILD, POISONS  # noqa: PLC0415
+    from chaos.workflows import POISONS  # noqa: PLC0415
     from chaos.workload import MIX  # noqa: PLC0415
 
     def number(stated: int | None, default: int) -> int:
@@ -105,8 +104,8 @@ def _order(options: argparse.Namespace) -> Order:
         seed=options.seed,
         seconds=options.minutes * 60,
         amounts=amounts,
-        kinds=options.kinds or [kind for kind in MIX if HAVE_JOBS_PROCESSES or kind != "overstay"],
-        poisons=list(POISONS) if HAVE_JOBS_PROCESSES else MILD,
+        kinds=options.kinds or list(MIX),
+        poisons=list(POISONS),
         killed={options.killed: 1} if options.killed else KILLED,
         frozen={options.frozen: 1} if options.frozen else FROZEN,
         patience=options.patience,

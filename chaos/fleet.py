@@ -20,11 +20,9 @@ SCHEDULER = "scheduler"
 WORKER = "worker"
 # The command line of each kind.
 COMMANDS = {
-    SCHEDULER: ("run_scheduler", "--workers", "0"),
-    WORKER: ("run_worker", "--workers", "6"),
+    SCHEDULER: ("run_scheduler", "--processes", "0"),
+    WORKER: ("run_worker", "--processes", "3", "--threads", "2"),
 }
-# Whether jobs run in processes of their own, so that they can be stopped and may die.
-HAVE_JOBS_PROCESSES = "--processes" in COMMANDS[WORKER]
 STOP_SECONDS = 40
 ORPHAN_SECONDS = 2
 

@@ -7,6 +7,7 @@ while the guard is there.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -16,21 +17,27 @@ from typing import Any
 from django.db import connection
 from django.db.models import F, Value
 
+from chainsched.domain import outcomes
 from chainsched.flow import activate, arm, dispatch, enqueue, evaluate, reap, record
 from chainsched.models import Loop, Manifest, Metadata, WorkQueue, bulk, facts, guard
 from chainsched.models.clock import database_now
 from chainsched.models.loop import LoopQuerySet
 from chainsched.models.manifest_state import ManifestStateQuerySet
 from chainsched.models.metadata import MetadataQuerySet
-from chainsched.runtime import poller
+from chainsched.runtime import children, nursery, poller
+from chainsched.runtime.child import Child
+from chainsched.runtime.children import Children
 from chainsched.runtime.lease import Lease
+from chainsched.runtime.nursery import _Nurse
 from chainsched.runtime.poller import Poller
+from chainsched.runtime.wire import CHUNK, Decoder
 
 MOMENT = 0.3
 SHORT = ("--jobs", "60", "--minutes", "0.08", "--patience", "20")
 CALM = ("--kills", "0", "--freezes", "0", "--restarts", "0")
 FROZEN = ("--kills", "0", "--freezes", "3", "--restarts", "0", "--frozen", "family", "--patience", "5")
-RESTARTED = ("--kills", "0", "--freezes", "0", "--restarts", "1", "--pauses", "0")
+RESTARTED = ("--kills", "0", "--freezes", "0", "--restarts", "2", "--pauses", "0")
+MARATHONS = ("--jobs", "15", "--minutes", "0.2", "--patience", "20", "--kinds", "marathon")
 LONGER = ("--jobs", "150", "--minutes", "0.25")
 
 
@@ -97,6 +104,7 @@ def _claim_without_lock() -> None:
 def _believe_in_the_lease() -> None:
     """A process that does not notice its own end would come to the fence each time."""
     _patch(Lease, "_is_kept", lambda _: True)
+    _patch(Lease, "trusted_until", lambda _: math.inf)
 
 
 def _activate_without_fence() -> None:
@@ -193,6 +201,26 @@ def _drop_uniqueness() -> None:
             editor.remove_constraint(model, constraint)
 
 
+def _leave_children_behind() -> None:
+    def listen(self: Child) -> None:
+        decoder = Decoder()
+        while data := self._end.recv(CHUNK):
+            for message in decoder.feed(data):
+                self._hear(message)
+
+    _patch(_Nurse, "_end_all", _nothing)
+    _patch(nursery, "_prctl", _nothing)
+    _patch(Child, "_listen", listen)
+
+
+def _wait_for_ever() -> None:
+    _patch(Children, "_watch_job", _nothing)
+
+
+def _take_death_for_success() -> None:
+    _patch(children, "_death_of", lambda *_: outcomes.completed(None))
+
+
 def _end_on_trouble() -> None:
     def end(*_: Any) -> float:
         os._exit(1)
@@ -281,6 +309,24 @@ GUARDS = {
         _record_without_lock,
         (*SHORT, *CALM, "--kinds", "fan"),
         "nothing was mended",
+    ),
+    "death with the supervisor": Guard(
+        "children end with their supervisor: the nursery's last act, the kernel's signal, and the closed socket",
+        _leave_children_behind,
+        (*MARATHONS, "--kills", "3", "--killed", "supervisor", "--freezes", "0", "--restarts", "0"),
+        "no overlap of a manifest with itself, by witness",
+    ),
+    "timeouts": Guard(
+        "a job that stays too long is ended",
+        _wait_for_ever,
+        (*SHORT, *CALM, "--patience", "5", "--kinds", "overstay"),
+        "nothing is left open",
+    ),
+    "explicit success": Guard(
+        "a process that ends without a result has not succeeded",
+        _take_death_for_success,
+        (*SHORT, *CALM, "--kinds", "poison"),
+        "completed exactly once",
     ),
     "surviving loops": Guard(
         "a loop outlives what one turn meets",

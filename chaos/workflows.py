@@ -110,5 +110,3 @@ def _crash() -> None:
 
 
 POISONS: dict[str, Callable[[], None]] = {"exit": _exit, "kill": _kill, "memory": _exhaust, "crash": _crash}
-# Ways that leave the process alive, so that they may be tried where jobs share it with the loops.
-MILD = ("memory",)
