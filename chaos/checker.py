@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeVar
 
-from chaos.evidence import ACTIVATION, ACTIVE, AWAITING, Evidence, Execution
+from chaos.evidence import ACTIVATION, ACTIVE, AWAITING, LOST, Evidence, Execution
 from chaos.witness import Run
 from chaos.workload import Expected
 
@@ -303,8 +303,8 @@ def _ends(evidence: Evidence, *, is_fence_respected: bool) -> list[float]:
 
 
 def _recorded(evidence: Evidence) -> set[tuple[int, int | None]]:
-    """The executions that completed, each with the process that held it."""
-    return {(row.id, row.pid) for row in evidence.executions if row.is_completed}
+    """The executions whose end was written by the process that held them, each with that process."""
+    return {(row.id, row.pid) for row in evidence.executions if row.ended_at and row.failure_type != LOST}
 
 
 def _frozen_since(run: Run, evidence: Evidence, *, until: float) -> list[float]:

@@ -13,6 +13,7 @@ from chaos.workload import Expected
 COMPLETED = "completed"
 ACTIVE = ("pending", "in_progress")
 AWAITING = "awaiting_intervention"
+LOST = "lost"
 ACTIVATION = "activation"
 
 

@@ -32,6 +32,7 @@ def execution(id, manifest="job", *, begin=0.0, end=1.0, state="completed", pare
         scheduled_for=at(due),
         created_at=at(begin),
         ended_at=None if end is None else at(end),
+        failure_type=options.get("failure", ""),
     )
 
 
@@ -235,7 +236,10 @@ def test_every_invariant_has_a_case_that_it_notices():
 EXCUSED = [
     pytest.param(
         held(
-            executions=[execution(1, state="failed", end=5), execution(2, begin=6, end=7, pid=200)],
+            executions=[
+                execution(1, state="failed", end=5, failure="lost"),
+                execution(2, begin=6, end=7, pid=200),
+            ],
             runs=[run(1, end=9.0), run(2, begin=6.0, end=7.0, member="worker-2", pid=8)],
             freezes=[Freeze("worker-1", 0.5, 8.0)],
         ),
