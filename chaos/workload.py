@@ -166,7 +166,7 @@ class _Builder:
         """A job that wakes two dormant children."""
         name, options = self._new("dormant")
         children = [self._below(name, letter, parent=name, is_exact=False, is_activated=True) for letter in "ab"]
-        job = Wake(children, seconds=round(self._rng.uniform(0.1, 0.8), 3))
+        job = Wake(children, seconds=round(self._rng.uniform(0.1, 2), 3))
         chain = self.workload.schedules.schedule(workflows.wake, name, job, self._once(), **options)
         for child in children:
             chain = chain.include(workflows.nap, child, self._nap(), dormant=True, **options)
