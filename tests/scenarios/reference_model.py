@@ -453,10 +453,10 @@ class Model:
         job.run = None
         if kind == SUCCESS:
             job.failures, job.last_success = 0, self.now
-            self._over(job)
+            self._over(job, run)
             self._tell(job, Outcome(run.id, SUCCEEDED))
         elif kind == CANCELLED:
-            self._over(job)
+            self._over(job, run)
             self._tell(job, Outcome(run.id, CANCELLED))
         else:
             job.failures += 1
@@ -466,9 +466,15 @@ class Model:
             else:
                 self._try_again(job, run, was_lost=kind == LOST)
 
-    def _over(self, job: Job) -> None:
+    def _over(self, job: Job, run: Run | None = None) -> None:
+        """It has had its run; a job for one time is then done, unless that time is still to come.
+
+        A run that somebody triggered before stands for it.
+        """
         job.last_over = self.now
-        job.is_done = job.is_done or job.kind == ONCE
+        has_come = job.once_at is not None and job.once_at <= self.now
+        stands_for_it = run is not None and run.source == "trigger"
+        job.is_done = job.is_done or (job.kind == ONCE and (has_come or stands_for_it))
 
     def _tell(self, job: Job, outcome: Outcome) -> None:
         """A run is over for good: its part is done, and dependents hear of it."""
