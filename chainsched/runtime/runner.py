@@ -88,10 +88,10 @@ class ThreadRunner(Runner):
     Code that blocks cannot be stopped here, so timeouts are not enforced: for development and small sites.
     """
 
-    is_killable = False
-
     def __init__(self, threads: int, *, on_result: Callable[[], None]) -> None:
         self._size = threads
+        # Where nothing runs there is nothing that could not be ended.
+        self.is_killable = threads == 0
         self._running = 0
         self._on_result = on_result
         self._inbox: queue.SimpleQueue[tuple[Claim, float] | None] = queue.SimpleQueue()

@@ -103,6 +103,19 @@ def test_a_process_that_was_declared_lost_ends(settings):
     assert codes == [1]
 
 
+def test_one_that_runs_no_jobs_begins_anew_when_it_was_declared_lost(settings):
+    settings.CHAINSCHED = {"HEARTBEAT_INTERVAL": 0.05, "PROCESS_EXPIRY": 30}
+    supervisor = Supervisor(Roles("scheduler", ("manager",), processes=0))
+    thread, codes = run_in_thread(supervisor)
+    wait_until(Process.objects.exists)
+    Process.objects.update(lost_at=database_now())
+    wait_until(Process.objects.trusted().exists)
+    supervisor.stop()
+    thread.join(PATIENCE)
+    assert codes == [0]
+    assert Process.objects.filter(stopped_at__isnull=False).count() == 1
+
+
 def test_a_scheduler_without_workers_can_run_nothing_itself():
     declare(workflows.ping)
     Supervisor(Roles("scheduler", LOOPS, processes=0)).run_once()
