@@ -163,6 +163,16 @@ class TestPostgres:
         assert code == 0, output
         assert ended(ExecutionState.FAILED) == 0
 
+    def test_a_database_that_takes_no_writes_is_waited_for(self, launch):
+        process = launch("run_scheduler", "--processes", "1", settings=SHORT_LEASE)
+        wait_until(Process.objects.exists)
+        _make_read_only(True)
+        trigger(workflows.ping, 5)
+        _make_read_only(False)
+        wait_until(lambda: ended() == 5)
+        code, output = stop(process)
+        assert code == 0, output
+
     def test_other_processes_are_woken_without_waiting_for_their_interval(self, launch):
         slow = dict.fromkeys(("MANAGER_INTERVAL", "DISPATCHER_INTERVAL", "WORKER_INTERVAL"), 600)
         scheduler = launch("run_scheduler", "--processes", "0", settings=slow)
@@ -186,6 +196,14 @@ class TestPostgres:
         wait_until(lambda: ended() == 1)
         wait_until(lambda: _listeners() == 1)
         assert stop(process)[0] == 0
+
+
+def _make_read_only(is_on: bool) -> None:
+    """Let every new session of others be read-only, and let them all connect anew."""
+    with connection.cursor() as cursor:
+        name = connection.ops.quote_name(connection.settings_dict["NAME"])
+        cursor.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = {'on' if is_on else 'off'}")
+    _terminate_others()
 
 
 def _have_ended(number: int) -> bool:
