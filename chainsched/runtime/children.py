@@ -8,6 +8,7 @@ what waited for it.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import selectors
@@ -109,7 +110,7 @@ class Children(Runner):
 
     def cancel(self, execution_ids: Iterable[int]) -> None:
         for execution_id in execution_ids:
-            self._order(lambda id_=execution_id: self._ask_to_stop(id_))  # type: ignore[misc]
+            self._order(functools.partial(self._ask_to_stop, execution_id))
 
     def withdraw(self) -> None:
         self._order(self._withdraw)
@@ -133,8 +134,6 @@ class Children(Runner):
         self._order(self._close)
         self._thread.join(get_config().kill_grace)
         self._nursery.close()
-
-    # ---- the thread
 
     def _run(self) -> None:
         try:
@@ -178,8 +177,6 @@ class Children(Runner):
         running = (job for child in self._children for job in child.begun)
         deadlines = [(job.began_at or now) + job.item.timeout_seconds for job in running]
         return max(0.0, min(deadlines, default=now + TICK) - now)
-
-    # ---- births and deaths
 
     def _fill(self) -> None:
         """Bear missing children and give out what waits."""
@@ -273,8 +270,6 @@ class Children(Runner):
         else:
             self._waiting.appendleft(job)
 
-    # ---- what children say
-
     def _hear(self, child: Child) -> None:
         try:
             messages, is_there = child.channel.receive()
@@ -349,8 +344,6 @@ class Children(Runner):
         if is_time:
             self._on_result()
 
-    # ---- time
-
     def _keep_time(self) -> None:
         now = time.monotonic()
         if now >= self._trusted_until():
@@ -421,8 +414,6 @@ class Children(Runner):
         if not child.is_retiring:
             child.is_retiring = True
             child.channel.send({"end": True})
-
-    # ---- the end
 
     def _withdraw(self) -> None:
         """Give back everything that has not begun."""

@@ -158,8 +158,6 @@ class Supervisor:
             self._changed.wait(None if until is None else until - time.monotonic())
             self._changed.clear()
 
-    # ---- shifts
-
     def _open_shift(self, until: float | None) -> Shift | None:
         """Begin a shift, as soon as the database lets us; None if it is time to stop before that."""
         pause = PAUSE
@@ -228,8 +226,6 @@ class Supervisor:
     def _turns(self) -> dict[str, datetime]:
         return {name: poller.turned_at for name, poller in self._loops.items() if poller.turned_at is not None}
 
-    # ---- loops
-
     def _runner_for(self, nursery: Nursery | None) -> Runner:
         if nursery is None:
             return ThreadRunner(self._roles.jobs_at_once, on_result=self._note_result)
@@ -290,8 +286,6 @@ class Supervisor:
         logger.critical("A part of this process ended unexpectedly; it ends as a whole.")
         self._exit_code = 1
         self.stop()
-
-    # ---- the end
 
     def _drain(self, shift: Shift | None) -> int:
         """Start nothing more, let running jobs finish, record them, and give the lease back."""
