@@ -68,7 +68,7 @@ class Postgres:
                 "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
             )
             victims = [pid for (pid,) in cursor.fetchall() if rng.random() < 0.5]
-            cursor.execute("SELECT count(pg_terminate_backend(pid)) FROM unnest(%s) AS pid", [victims])
+            cursor.execute("SELECT count(pg_terminate_backend(pid)) FROM unnest(%s::int[]) AS pid", [victims])
         return len(victims)
 
 
