@@ -315,6 +315,8 @@ class Supervisor:
         return self._worker_idle.wait(get_config().kill_grace if self._runner.is_killable else 0)
 
     def _return(self, lease: Lease) -> None:
+        # The connection that this thread began with may have broken long ago, unnoticed.
+        connections.close_all()
         try:
             lease.stop()
         except TRANSIENT as error:
