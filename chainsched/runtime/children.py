@@ -76,6 +76,7 @@ class Children(Runner):
         self._born_again_at = 0.0
         self._trusted_until: Callable[[], float] = lambda: float("inf")
         self._on_distrust: Callable[[], None] = lambda: None
+        self._is_distrusted = False
         self._selector = selectors.DefaultSelector()
         self._woken, self._waker = socket.socketpair()
         for end in (self._woken, self._waker):
@@ -184,6 +185,9 @@ class Children(Runner):
         if not self._is_draining and now >= self._born_again_at:
             for _ in range(self._processes - len([child for child in self._children if not child.is_retiring])):
                 self._bear(now)
+        if self._is_distrusted:
+            # Claimed under the lease that is gone, and handed over a moment too late.
+            self._forget_waiting()
         while self._waiting and (child := self._least_busy()) is not None:
             batch = self._next_batch(child)
             child.jobs.update({job.id: job for job in batch})
@@ -348,6 +352,7 @@ class Children(Runner):
         now = time.monotonic()
         if now >= self._trusted_until():
             self._trusted_until = lambda: float("inf")
+            self._is_distrusted = True
             self._kill_all()
             self._on_distrust()
         for child in list(self._children):
@@ -430,6 +435,7 @@ class Children(Runner):
 
     def _set_trust(self, until: Callable[[], float], on_distrust: Callable[[], None]) -> None:
         self._trusted_until, self._on_distrust = until, on_distrust
+        self._is_distrusted = False
 
     def _kill(self, child: Child) -> None:
         """End a child by force; one that is being born right now as soon as its pid is known."""
@@ -442,6 +448,11 @@ class Children(Runner):
         for child in self._children:
             child.is_ended_early = True
             self._kill(child)
+
+    def _forget_waiting(self) -> None:
+        with self._lock:
+            self._outstanding -= len(self._waiting)
+        self._waiting.clear()
 
     def _kill_all(self) -> None:
         for child in self._children:
