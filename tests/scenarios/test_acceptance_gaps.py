@@ -208,7 +208,7 @@ class TestStarting:
         left = make_manifest("left", state={}, is_declared=False)
         make_execution(left, state=ExecutionState.IN_PROGRESS, process=dead, started_at=NOW)
         monkeypatch.setattr(Supervisor, "run_once", look)
-        call_command("run_scheduler", "--once", stdout=StringIO())
+        call_command("run_scheduler", "--once", "--in-process", stdout=StringIO())
         assert seen == {"manifests": ["declared", "left"], "lost": ExecutionState.FAILED}
 
 
