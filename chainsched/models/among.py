@@ -12,30 +12,28 @@ from typing import Any
 
 from django.core.exceptions import EmptyResultSet
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import BooleanField, F, Func
+from django.db.models import F, Lookup
 from django.db.models.sql.compiler import SQLCompiler
 
 
-class Among(Func):
-    """Whether a column holds one of these ids."""
+class Among(Lookup):
+    """Whether a column holds one of these ids. A lookup, because only that stands in WHERE as it is."""
 
-    def __init__(self, column: str, ids: Iterable[int]) -> None:
-        super().__init__(F(column), output_field=BooleanField())
-        self.ids = list(ids)
+    prepare_rhs = False
 
-    def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **_: Any) -> tuple[str, list[Any]]:  # type: ignore[override]
+    def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> tuple[str, tuple[Any, ...]]:
         """An array on PostgreSQL, which the planner estimates by its length; a table of JSON on SQLite."""
-        if not self.ids:
+        if not self.rhs:
             raise EmptyResultSet
-        column, parameters = compiler.compile(self.source_expressions[0])
+        column, parameters = self.process_lhs(compiler, connection)
         if connection.vendor == "postgresql":
             # As text: the driver would adapt a list item by item.
-            return f"{column} = ANY(%s::bigint[])", [*parameters, f"{{{','.join(map(str, self.ids))}}}"]
+            return f"{column} = ANY(%s::bigint[])", (*parameters, f"{{{','.join(map(str, self.rhs))}}}")
         listed = f"{column} IN (SELECT value FROM json_each(%s))"  # noqa: S608 - the column comes from the models
-        return listed, [*parameters, json.dumps(self.ids)]
+        return listed, (*parameters, json.dumps(self.rhs))
 
 
 def among(**wanted: Iterable[int]) -> Among:
     """A condition for ``filter``: ``among(manifest=ids)`` is what ``manifest__in=ids`` is, for any number of ids."""
     ((column, ids),) = wanted.items()
-    return Among(column, ids)
+    return Among(F(column), list(ids))

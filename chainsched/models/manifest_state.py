@@ -39,7 +39,7 @@ class ManifestStateQuerySet(models.QuerySet["ManifestState"]):
         every state to join them; the caller looks again after the lock.
         """
         dependents, continuations = Manifest.objects.using(self.db).family_of(manifest_ids)
-        relatives = [row["id"] for row in dependents.union(continuations)]
+        relatives = [row["id"] for row in dependents.union(continuations).order_by()]
         return self.lock({*manifest_ids, *relatives})
 
     def note_debts(self, manifest_ids: Iterable[int]) -> None:
