@@ -17,7 +17,7 @@ from django.db.models import QuerySet
 
 from chainsched.conf import get_config
 from chainsched.domain.answers import Ancestry, Answer, Cancelled, Explanation, Health, Resolved
-from chainsched.domain.declarations import Declaration, DependentOptions, Items, Options
+from chainsched.domain.declarations import MAX_PRIORITY, Declaration, DependentOptions, Items, Options
 from chainsched.domain.inputs import OWN_INPUT
 from chainsched.domain.schedules import Once, Schedule
 from chainsched.domain.states import ScheduleType
@@ -45,13 +45,13 @@ from chainsched.flow.trigger import trigger as trigger_manifests
 from chainsched.flow.unfold import Batch, declaration
 from chainsched.models import DeadLetter, Manifest, ManifestGroup, Metadata, WorkQueue
 from chainsched.models.clock import database_now
+from chainsched.models.doors import ON_REQUEST
 from chainsched.registry import WorkflowRef, registry
 from chainsched.servers import get_server
 
 logger = logging.getLogger(__name__)
 
 MAX_REASON = 200
-MAX_PRIORITY = 31
 
 
 def schedule(
@@ -210,7 +210,7 @@ def set_limits(group: ManifestGroup, *, max_active_jobs: int | None, priority: i
     return _log(changed, "The limits of group %s were changed.", group)
 
 
-def cancel(manifest: Manifest, *, reason: str = "cancelled on request") -> Cancelled:
+def cancel(manifest: Manifest, *, reason: str = ON_REQUEST) -> Cancelled:
     """Stop what a manifest has under way; the occurrence is consumed, nothing is retried."""
     _check_exists(manifest)
     cancelled = cancel_work([manifest.id], reason=_checked_reason(reason), now=database_now())
@@ -218,7 +218,7 @@ def cancel(manifest: Manifest, *, reason: str = "cancelled on request") -> Cance
     return cancelled
 
 
-def cancel_group(group: ManifestGroup, *, reason: str = "cancelled on request") -> Cancelled:
+def cancel_group(group: ManifestGroup, *, reason: str = ON_REQUEST) -> Cancelled:
     """Stop what all members of a group have under way."""
     ids = list(Manifest.objects.filter(group=group).order_by("id").values_list("id", flat=True))
     cancelled = Cancelled()
@@ -234,7 +234,7 @@ def tree(execution: Metadata) -> QuerySet[Metadata]:
     return Metadata.objects.tree(execution.tree_id)
 
 
-def cancel_execution(execution: Metadata, *, tree: bool = False, reason: str = "cancelled on request") -> Cancelled:
+def cancel_execution(execution: Metadata, *, tree: bool = False, reason: str = ON_REQUEST) -> Cancelled:
     """Stop an execution; with ``tree`` everything that its root led to, and nothing more comes of that tree."""
     if tree:
         cancelled = cancel_tree(execution.tree_id, reason=_checked_reason(reason), now=database_now())
@@ -261,7 +261,7 @@ def run_again(execution: Metadata) -> Answer:
     return trigger(manifest, input=execution.input)
 
 
-def cancel_row(row: WorkQueue, *, reason: str = "cancelled on request") -> bool:
+def cancel_row(row: WorkQueue, *, reason: str = ON_REQUEST) -> bool:
     """Take a row out of the queue; the occurrence is consumed. False if it waits no longer."""
     cancelled = unqueue(row.id, reason=_checked_reason(reason), now=database_now())
     if cancelled:

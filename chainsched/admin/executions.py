@@ -20,6 +20,7 @@ from chainsched.domain.answers import Cancelled
 from chainsched.domain.redaction import redact_text
 from chainsched.domain.states import ACTIVE_STATES
 from chainsched.models import Manifest, ManifestGroup, Metadata, Process
+from chainsched.models.doors import ON_REQUEST
 
 MAX_NODES = 200
 MAX_COUNTED = 10_000
@@ -32,11 +33,11 @@ def _told(stopped: Cancelled) -> str:
 
 
 def _cancel(execution: Metadata, instruction: Instruction) -> str:
-    return _told(execution.cancel(reason=instruction.reason or "cancelled on request"))
+    return _told(execution.cancel(reason=instruction.reason or ON_REQUEST))
 
 
 def _cancel_tree(execution: Metadata, instruction: Instruction) -> str:
-    return _told(execution.cancel(tree=True, reason=instruction.reason or "cancelled on request"))
+    return _told(execution.cancel(tree=True, reason=instruction.reason or ON_REQUEST))
 
 
 def _is_active(execution: Metadata) -> bool:

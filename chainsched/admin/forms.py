@@ -10,8 +10,9 @@ from typing import Any
 from django import forms
 
 from chainsched.admin.schema_fields import DocumentField, collect, fields_of
-from chainsched.api import MAX_PRIORITY, MAX_REASON
+from chainsched.api import MAX_REASON
 from chainsched.conf import get_config
+from chainsched.domain.declarations import MAX_PRIORITY
 from chainsched.domain.inputs import OWN_INPUT
 from chainsched.domain.redaction import redact
 from chainsched.exceptions import ChainschedError

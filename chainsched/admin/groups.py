@@ -16,6 +16,7 @@ from chainsched.admin.operations import Instruction, OperatingPage, Operation
 from chainsched.admin.permissions import Verbs
 from chainsched.admin.sections import Fact, Facts, Section, Table
 from chainsched.models import Manifest, ManifestGroup, Metadata, WorkQueue
+from chainsched.models.doors import ON_REQUEST
 
 MAX_MEMBERS = 50
 
@@ -31,7 +32,7 @@ def _set_limits(group: ManifestGroup, instruction: Instruction) -> str:
 
 
 def _cancel(group: ManifestGroup, instruction: Instruction) -> str:
-    stopped = group.cancel(reason=instruction.reason or "cancelled on request")
+    stopped = group.cancel(reason=instruction.reason or ON_REQUEST)
     return f"stopped {stopped.queued} queued, {stopped.pending} pending and {stopped.running} running"
 
 

@@ -24,6 +24,7 @@ from chainsched.domain.states import ScheduleType
 from chainsched.flow.explain import explain
 from chainsched.models import DeadLetter, Manifest, ManifestGroup, Metadata
 from chainsched.models.clock import database_now
+from chainsched.models.doors import ON_REQUEST
 from chainsched.models.facts import load_open_items
 from chainsched.servers import get_server
 
@@ -41,7 +42,7 @@ def _activate(manifest: Manifest, instruction: Instruction) -> str:
 
 
 def _cancel(manifest: Manifest, instruction: Instruction) -> str:
-    stopped = manifest.cancel(reason=instruction.reason or "cancelled on request")
+    stopped = manifest.cancel(reason=instruction.reason or ON_REQUEST)
     return f"stopped {stopped.queued} queued, {stopped.pending} pending and {stopped.running} running"
 
 

@@ -17,12 +17,13 @@ from chainsched.admin.permissions import Verbs
 from chainsched.admin.sections import Fact, Facts, Section
 from chainsched.domain.states import QueueStatus
 from chainsched.models import Manifest, ManifestGroup, Metadata, WorkQueue
+from chainsched.models.doors import ON_REQUEST
 
 MAX_COUNTED = 10_000
 
 
 def _cancel(row: WorkQueue, instruction: Instruction) -> str:
-    is_cancelled = row.cancel(reason=instruction.reason or "cancelled on request")
+    is_cancelled = row.cancel(reason=instruction.reason or ON_REQUEST)
     return "cancelled" if is_cancelled else "it waited no longer"
 
 

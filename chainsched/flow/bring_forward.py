@@ -17,6 +17,5 @@ def bring_forward(row_id: int) -> bool:
     As after a trigger, it runs although its manifest is disabled. Limits and a disabled group still hold it.
     """
     with transact():
-        owners = WorkQueue.objects.filter(id=row_id, manifest__isnull=False).values_list("manifest_id", flat=True)
-        ManifestState.objects.lock([id_ for id_ in owners if id_ is not None])
+        ManifestState.objects.lock(WorkQueue.objects.manifest_of(row_id))
         return WorkQueue.objects.put_first(row_id)

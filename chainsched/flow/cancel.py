@@ -42,9 +42,7 @@ def cancel_row(row_id: int, *, reason: str, now: datetime) -> bool:
 
 def _cancel_row(row_id: int, *, reason: str, now: datetime) -> bool:
     with transact():
-        # Whose row it is never changes, so it may be read before the lock.
-        owners = WorkQueue.objects.filter(id=row_id, manifest__isnull=False).values_list("manifest_id", flat=True)
-        owner_ids = [id_ for id_ in owners if id_ is not None]
+        owner_ids = WorkQueue.objects.manifest_of(row_id)
         locked = ManifestState.objects.lock_family(owner_ids)
         is_cancelled = WorkQueue.objects.cancel_row(row_id, reason=reason)
         _consume(owner_ids if is_cancelled else [], locked=locked, now=now)

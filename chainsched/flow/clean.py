@@ -117,17 +117,16 @@ def _remove_trees(root_ids: Sequence[int], *, now: datetime, is_rehearsal: bool)
     removed: Counter[str] = Counter()
     for part in chunks(rows):
         removed["executions"] += len(part) if is_rehearsal else _remove_executions(part, now=now)
-    if not is_rehearsal:
-        CancelledTree.objects.filter(root_execution__in=root_ids).delete()
     return removed
 
 
 def _remove_executions(rows: Sequence[tuple[int, int | None]], *, now: datetime) -> int:
-    """Remove executions and the queue rows that they came from."""
+    """Remove executions, the queue rows that they came from, and the stamps of roots among them."""
     with transact():
         Loop.objects.hold(CLEANUP, now=now)
         came_from = [row_id for _, row_id in rows if row_id is not None]
         WorkQueue.objects.filter(id__in=came_from, status=QueueStatus.DISPATCHED).delete()
+        CancelledTree.objects.filter(root_execution__in=[id_ for id_, _ in rows]).delete()
         return Metadata.objects.purge([id_ for id_, _ in rows])
 
 

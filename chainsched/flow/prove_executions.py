@@ -100,15 +100,19 @@ def parents_and_roots_agree(check: str, *, now: datetime, repair: bool) -> Itera
         wrong = list(_misrooted(model).order_by("id"))
         mendable = [row for row in wrong if isinstance(row, WorkQueue) or row.ended_at is None]
         if repair:
-            for row in mendable:
-                # One by one: rows like these are made by hand, and few.
-                type(row).objects.filter(id=row.id, root_execution=row.root_execution_id).update(
-                    root_execution=row.right_root
-                )
+            _give_roots(mendable)
         for row in wrong:
             evidence = f"its root is {row.root_execution_id}, by its parent it should be {row.right_root}"
             final = "" if row in mendable else ". It has ended and is final; it goes with retention"
             yield Finding(check, str(row), evidence + final, is_mended=repair and row in mendable)
+
+
+def _give_roots(rows: Sequence[Any]) -> None:
+    """One by one: rows like these are made by hand, and few."""
+    with transact():
+        for row in rows:
+            still = type(row).objects.filter(id=row.id, root_execution=row.root_execution_id)
+            still.update(root_execution=row.right_root)
 
 
 def _misrooted(rows: Any) -> Any:

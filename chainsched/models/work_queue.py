@@ -90,6 +90,11 @@ class WorkQueueQuerySet(models.QuerySet["WorkQueue"]):
         of_tree = {} if root_execution is None else {"root_execution": root_execution}
         return bulk.update(WorkQueue, rows, key="manifest", where={"status": QueueStatus.QUEUED, **of_tree})
 
+    def manifest_of(self, row_id: int) -> list[int]:
+        """Whose row it is, if anybody's. That never changes, so it may be read before a lock."""
+        owner = self.filter(id=row_id, manifest__isnull=False).values_list("manifest_id", flat=True)
+        return [manifest_id for manifest_id in owner if manifest_id is not None]
+
     def rename_workflow(self, workflows: Mapping[int, str]) -> int:
         """Let the waiting rows of these manifests run another workflow."""
         rows = [{"manifest": id_, "workflow": workflow} for id_, workflow in workflows.items()]
