@@ -8,16 +8,19 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help test demo bench chaos docs format clean
+.PHONY: help test browser screenshots demo bench chaos docs format clean
 
 help: ## list the commands
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
 # $(call part,title,command): run one part of the tests and say how long it took; a failure ends the whole run.
 define part
 @printf '\n=== %s\n' '$(1)'; start=$$(date +%s); $(2) || exit; \
 	printf '=== %s: passed in %s s\n' '$(1)' $$(($$(date +%s) - start))
 endef
+
+# What the browser tests need besides; the packages chromium and chromium-driver have it.
+HAS_BROWSER = command -v chromium >/dev/null && command -v chromedriver >/dev/null
 
 # $(call chosen,NAME): `--name value` where the command line of make sets NAME.
 lower = $(shell printf '%s' '$(1)' | tr A-Z a-z)
@@ -30,6 +33,13 @@ test: $(VENV)/test.stamp ## lint, types, migrations, and the suite on SQLite and
 	$(call part,migrations,$(BIN)/python manage.py makemigrations --check --dry-run --settings tests.settings)
 	$(call part,tests on SQLite,CHAINSCHED_TEST_DATABASE_URL=sqlite $(BIN)/python -m pytest -n 2)
 	$(call part,tests on PostgreSQL,$(BIN)/python -m tests.postgres -- $(BIN)/python -m pytest -n 2)
+	@$(HAS_BROWSER) || printf '\n!!!!! NOT RUN: make browser, which needs the packages chromium and chromium-driver\n\n'
+
+browser: $(VENV)/test.stamp ## the stories of operators, layout and contrast in a real Chromium, on PostgreSQL
+	$(call part,browser tests,$(BIN)/python -m tests.postgres -- $(BIN)/python -m pytest -m browser)
+
+screenshots: $(VENV)/test.stamp ## take the pictures of the documentation anew
+	$(BIN)/python -m pytest -m browser tests/browser/test_screenshots.py --screenshots docs/_static/screenshots
 
 demo: $(VENV)/demo.stamp ## run the example project; FOR=30 ends it after 30 seconds
 	@$(BIN)/python -m example_project.demo $(if $(FOR),--for $(FOR))

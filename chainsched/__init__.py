@@ -11,6 +11,7 @@ from chainsched.domain.states import MisfirePolicy, RunCondition
 from chainsched.exceptions import ChainschedError, GiveUp
 from chainsched.flow.declare import schedules
 from chainsched.registry import workflow
+from chainsched.secret import Secret
 
 __version__ = "0.1.0"
 
@@ -25,6 +26,7 @@ __all__ = [
     "Once",
     "RunCondition",
     "RunContext",
+    "Secret",
     "schedules",
     "workflow",
 ]

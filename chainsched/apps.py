@@ -35,6 +35,7 @@ class ChainschedConfig(AppConfig):
 
         checks.register(chainsched_checks.check_configuration)
         checks.register(chainsched_checks.check_declarations)
+        checks.register(chainsched_checks.check_inputs)
         checks.register(chainsched_checks.check_database, checks.Tags.database)
         self.undiscovered = {}
         self.discover()

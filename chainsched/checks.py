@@ -18,10 +18,13 @@ from chainsched.conf import get_config
 from chainsched.domain import cron
 from chainsched.domain.declarations import Declaration
 from chainsched.domain.problems import find_problems
+from chainsched.domain.redaction import find_telling
 from chainsched.domain.states import ScheduleType
 from chainsched.exceptions import ConfigurationError
 from chainsched.flow.declare import schedules
 from chainsched.models import guard
+from chainsched.registry import registry
+from chainsched.secret import FORMAT
 
 VENDORS = ("postgresql", "sqlite")
 OLDEST_SQLITE = (3, 35, 0)
@@ -56,6 +59,20 @@ def check_declarations(app_configs: Sequence[AppConfig] | None, **_kwargs: Any) 
     declarations, problems = schedules.expand_static()
     messages += [Error(str(problem), id="chainsched.E003") for problem in problems]
     return [*messages, *_declaration_messages(declarations)]
+
+
+def check_inputs(app_configs: Sequence[AppConfig] | None, **_kwargs: Any) -> list[CheckMessage]:
+    """Fields of inputs that look like secrets: their values would be stored as given."""
+    workflows = {registry.get(name).name: registry.get(name) for name in registry.names()}
+    return [
+        Warning(
+            f"Workflow {name}: the field {field!r} of its input looks like a secret, and would be stored in the clear.",
+            hint="Type it chainsched.Secret, which stores a name and finds the value at run time.",
+            id="chainsched.W004",
+        )
+        for name, found in workflows.items()
+        for field in find_telling(found.input_type.schema(), by_name_only=FORMAT)
+    ]
 
 
 def check_database(

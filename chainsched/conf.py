@@ -25,6 +25,7 @@ MAX_SECONDS = 10 * 365 * 24 * 3600
 MAX_NUMBER = 2**31 - 1
 
 Rule = Callable[[Any], str | None]
+Resolver = Callable[[str], str | None]
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,10 @@ def _is_workflow_key(key: str) -> str | None:
     return None if is_fine else "has the keys '*' or a workflow"
 
 
+def _callable_or_none(value: object) -> str | None:
+    return None if value is None or callable(value) else "must be a function that takes the name of a secret, or None"
+
+
 def _first_complaint(value: Mapping[Any, Any], key_rule: Rule, rule: Rule) -> str | None:
     """The first thing wrong with a mapping: one of its keys, or the value of one."""
     for key, item in value.items():
@@ -172,6 +177,7 @@ class Config:
     reap_interval: float = _option(5, _seconds)
     reconcile_interval: float = _option(300, _seconds)
     cleanup_interval: float = _option(60, _seconds)
+    clerk_interval: float = _option(5, _seconds)
     listen: bool = _option(True, _boolean)
     max_active_jobs: int | None = _option(100, _at_least(1, or_none=True))
     dependent_priority_boost: int = _option(16, _within(0, 31))
@@ -194,6 +200,7 @@ class Config:
     max_output_bytes: int = _option(1024 * 1024, _at_least(1))
     retention: float | Mapping[str, float | None] | None = _option(30 * 24 * 3600, _retention)
     keep_last: int | Mapping[str, int] = _option(10, _keep_last)
+    secrets: Resolver | None = field(default=None, metadata={"rule": _callable_or_none})
     headers: HeaderNames = field(default=HeaderNames(), metadata={"rule": None})
 
 

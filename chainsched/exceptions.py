@@ -86,6 +86,18 @@ class InvalidWorkflow(ChainschedError, TypeError):
     """A function cannot serve as a workflow: its signature or its name does not fit."""
 
 
+class UnknownSecret(ChainschedError, LookupError):
+    """No secret has this name; ``variable`` is where the environment would have it."""
+
+    def __init__(self, name: str, *, variable: str) -> None:
+        self.name = name
+        self.variable = variable
+        super().__init__(
+            f"There is no secret {name!r}. Set the environment variable {variable} for the workers, or let "
+            "CHAINSCHED['SECRETS'] return it."
+        )
+
+
 class UnknownManifest(ChainschedError, LookupError):
     """No manifest has this external id."""
 
@@ -119,12 +131,12 @@ class NotMigrated(ChainschedError, RuntimeError):
 
 
 class LayoutUnavailable(ChainschedError, RuntimeError):
-    """Nothing on this machine can lay out a graph."""
+    """Nothing on this machine can lay out a graph, or not this one in time; ``fact`` says which."""
 
-    def __init__(self) -> None:
+    def __init__(self, fact: str = "Neither Graphviz' dot program nor pygraphviz is installed.") -> None:
+        self.fact = fact
         super().__init__(
-            "Neither Graphviz' dot program nor pygraphviz is installed, so the graph cannot be laid out. "
-            "Install chainsched[graph], or ask for DOT instead of SVG."
+            f"The graph cannot be laid out. {fact} Install chainsched[graph], or ask for DOT instead of SVG."
         )
 
 

@@ -1,4 +1,4 @@
-"""Run the chaos: `python -m chaos --jobs 1000 --seed 1 --minutes 1.5`, or prove its checker: `--prove`.
+"""Run the chaos: `python -m chaos --jobs 1000 --seed 1`, or prove its checker: `--prove`.
 
 Prints the counts and then each invariant as one JSON line; the exit code is 1 if one was violated.
 """
@@ -37,6 +37,8 @@ def main(arguments: Sequence[str]) -> int:
         return prove(options.prove)
     if options.seed is None:
         options.seed = random.SystemRandom().randrange(10**6)
+    if options.minutes is None:
+        options.minutes = max(1.0, options.jobs / 1000)
     folder = Path(tempfile.mkdtemp(prefix="chainsched-chaos-"))
     result = _run(options, folder)
     _print(result, options)
@@ -51,8 +53,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
     parser.add_argument("--jobs", type=int, default=1000, help="How many runs there are to be, about.")
     parser.add_argument("--seed", type=int, help="The same seed draws the same jobs and faults.")
-    parser.add_argument("--minutes", type=float, default=1.5, help="How long work comes due and faults happen.")
-    parser.add_argument("--kills", type=int, help="SIGKILLs; by default one for 50 jobs.")
+    parser.add_argument(
+        "--minutes", type=float, help="How long work comes due and faults happen; by default one for 1,000 jobs."
+    )
+    parser.add_argument("--kills", type=int, help="SIGKILLs; by default one for 100 jobs.")
     parser.add_argument("--freezes", type=int, help="SIGSTOPs beyond the lease; by default one for 500 jobs.")
     parser.add_argument("--restarts", type=int, help="Restarts of PostgreSQL; by default one for 2,000 jobs.")
     parser.add_argument("--pauses", type=int, help="Pauses of PostgreSQL; by default as many as restarts.")
@@ -60,7 +64,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--kinds", nargs="+", help="Only these kinds of jobs.")
     parser.add_argument("--killed", choices=KILLED, help="Whom a SIGKILL hits; by default all of these.")
     parser.add_argument("--frozen", choices=FROZEN, help="What a freeze hits; by default all of these.")
-    parser.add_argument("--patience", type=float, default=90, help="For how many seconds to wait until it is quiet.")
+    parser.add_argument(
+        "--patience", type=float, default=90, help="After how many seconds in which nothing ends to give up waiting."
+    )
     parser.add_argument("--keep", action="store_true", help="Keep the logs and the witness file.")
     parser.add_argument("--without", help="Switch this guard off, to see the checker notice.")
     parser.add_argument(
@@ -93,7 +99,7 @@ def _order(options: argparse.Namespace) -> Order:
 
     restarts = number(options.restarts, max(1, options.jobs // 2000))
     amounts = Amounts(
-        kills=number(options.kills, options.jobs // 50),
+        kills=number(options.kills, options.jobs // 100),
         freezes=number(options.freezes, options.jobs // 500),
         restarts=restarts,
         pauses=number(options.pauses, restarts),

@@ -93,9 +93,7 @@ def begun_after_freezes(evidence: Evidence) -> int:
     """How many runs that were never recorded a process began when it had just come out of a freeze."""
     recorded = _recorded(evidence)
     return sum(
-        freeze.member == run.member
-        and 0 <= run.began - freeze.until <= WAKING_SECONDS
-        and (run.execution, evidence.pids.get(run.member)) not in recorded
+        freeze.member == run.member and 0 <= run.began - freeze.until <= WAKING_SECONDS and run not in recorded
         for freeze in evidence.freezes
         for run in evidence.runs
     )
@@ -296,15 +294,20 @@ def _ends(evidence: Evidence, *, is_fence_respected: bool) -> list[float]:
     ends = []
     for run in evidence.runs:
         end = run.until(evidence.seen)
-        if is_fence_respected and (run.execution, evidence.pids.get(run.member)) not in recorded:
+        if is_fence_respected and run not in recorded:
             end = max(run.began, min([end, *_frozen_since(run, evidence, until=end)]))
         ends.append(end)
     return ends
 
 
-def _recorded(evidence: Evidence) -> set[tuple[int, int | None]]:
-    """The executions whose end was written by the process that held them, each with that process."""
-    return {(row.id, row.pid) for row in evidence.executions if row.ended_at and row.failure_type != LOST}
+def _recorded(evidence: Evidence) -> set[Run]:
+    """The runs whose end was written by the process that held them.
+
+    A process that lost its lease may claim an execution once more under the next; what it recorded is the last run.
+    """
+    written = {(row.id, row.pid) for row in evidence.executions if row.ended_at and row.failure_type != LOST}
+    holders = {(run.execution, evidence.pids.get(run.member)): run for run in evidence.runs}  # in their order
+    return {run for holder, run in holders.items() if holder in written}
 
 
 def _frozen_since(run: Run, evidence: Evidence, *, until: float) -> list[float]:

@@ -124,12 +124,13 @@ class Injector:
         member = self._choose(victim)
         if member is None:
             return False
-        children = processes.leaves(member.pid) if victim == "child" else []
+        if victim != "child":
+            self.fleet.kill(member)
+            return True
+        children = processes.workers_below(member.pid)
         if children:
             processes.send(signal.SIGKILL, [self.rng.choice(sorted(children))])
-        else:
-            self.fleet.kill(member)
-        return True
+        return bool(children)
 
     def _freeze(self, fault: Fault) -> bool:
         member = self._choose(fault.victim)

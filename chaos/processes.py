@@ -27,10 +27,10 @@ def family(pid: int, *, children: Children | None = None) -> list[int]:
     return found
 
 
-def leaves(pid: int) -> list[int]:
-    """The living descendants that have no children themselves: where jobs run."""
+def workers_below(pid: int) -> list[int]:
+    """The living children of a supervisor's nursery: where jobs run."""
     children = read_children()
-    return [below for below in family(pid, children=children) if below not in children]
+    return [child for nursery in children.get(pid, ()) for child in children.get(nursery, ())]
 
 
 def carrying(variable: str, value: str) -> list[int]:

@@ -80,6 +80,11 @@ def completed_counts(manifests: list[str]) -> dict[str, int]:
     return counts
 
 
+def settled_count() -> int:
+    """How many runs have succeeded or been given up."""
+    return Metadata.objects.filter(state="completed").count() + DeadLetter.objects.count()
+
+
 def executions() -> list[Execution]:
     """All executions, the oldest first."""
     columns = (

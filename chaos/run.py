@@ -124,12 +124,16 @@ class _Harness:
             self._turn()
 
     def settle(self, patience: float) -> bool:
-        """Wait until nothing is left to do; whether that came in time."""
-        deadline = time.monotonic() + patience
+        """Wait until nothing is left to do; False if for so many seconds nothing more came to its end."""
+        settled, deadline = 0, time.monotonic() + patience
         while time.monotonic() < deadline:
             self._turn()
             if _patiently(self._is_quiet):
                 return True
+            # Attempts that fail do not count: what is retried for ever would be waited for without end.
+            latest = _patiently(rows.settled_count) or settled
+            if latest > settled:
+                settled, deadline = latest, time.monotonic() + patience
         return False
 
     @property

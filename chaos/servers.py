@@ -7,7 +7,7 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -73,11 +73,11 @@ class Postgres:
 
 
 @contextmanager
-def running_postgres() -> Iterator[Postgres]:
+def running_postgres(settings: Mapping[str, str] = DURABLE) -> Iterator[Postgres]:
     """A server of our own, which goes in the end, whatever state the faults left it in."""
     root = Path(tempfile.mkdtemp(prefix="chainsched-chaos-pg-", dir="/tmp"))
     try:
-        server = Server(root, settings=DURABLE)
+        server = Server(root, settings=settings)
         server.start()
         postgres = Postgres(server)
         try:

@@ -19,6 +19,10 @@ def django_db_modify_db_settings(
         connection.settings_dict["TEST"]["NAME"] = str(tmp_path_factory.mktemp("database") / "test.sqlite3")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--screenshots", metavar="DIR", help="where the browser tests put their pictures of the admin")
+
+
 def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
     if _is_postgres():
         return

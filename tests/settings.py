@@ -60,6 +60,8 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "chainsched",
     "tests.testapp",
+    # For processes that run another version of the code.
+    *os.environ.get("CHAINSCHED_TEST_MORE_APPS", "").split(),
 ]
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
@@ -91,5 +93,13 @@ PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 USE_TZ = True
 TIME_ZONE = "UTC"
 
-# For the processes that tests start: options as JSON.
+# For the processes that tests start: what they say, and options as JSON.
+if level := os.environ.get("CHAINSCHED_TEST_LOG_LEVEL"):
+    LOGGING = {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {"plain": {"format": "%(levelname)s %(name)s %(message)s"}},
+        "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "plain"}},
+        "loggers": {"chainsched": {"handlers": ["console"], "level": level}},
+    }
 CHAINSCHED = json.loads(os.environ.get("CHAINSCHED_TEST_SETTINGS") or "{}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,12 +18,13 @@ PACKAGE = ROOT / "chainsched"
 LAYERS: list[set[str]] = [
     {"exceptions"},
     {"domain"},
-    {"registry", "scope", "conf", "signals"},
+    {"registry", "scope", "conf", "secret", "signals"},
     {"models"},
     {"flow", "migrations"},
     {"servers"},
     {"runtime", "api"},
     {"management", "admin", "contrib", "testing", "views", "urls"},
+    {"templatetags"},
     {"apps", "checks"},
 ]
 RANKS = {name: rank for rank, names in enumerate(LAYERS) for name in names}
@@ -31,6 +33,14 @@ CLOCKS = {"now", "utcnow", "today", "time", "monotonic", "perf_counter", "time_n
 IMPURE_MODULES = {"django", "logging", "random", "time", "secrets", "os", "socket", "threading", "warnings"}
 BANNED_NAMES = {"import_string", "mark_safe", "csrf_exempt", "eval", "exec"}
 BANNED_MODULES = {"pickle", "marshal", "shelve", "cPickle", "dill"}
+
+# What belongs to a session of PostgreSQL and is left to a stranger by a pooler that pools transactions.
+SESSION_FEATURES = re.compile(
+    r"pg_(try_)?advisory_(lock|unlock)|set_config\([^()]*, *false\)|[\"'] *(RE)?SET +(?!LOCAL)\w"
+    r"|DECLARE +\w+ +(\w+ +)*CURSOR|WITH +HOLD|PREPARE +\w+ +AS|CREATE +TEMP|DISCARD +\w|[\"'] *LISTEN +"
+)
+# Nothing depends on what is heard there.
+LISTENS = "chainsched/runtime/listener.py"
 
 MAX_MODULE_LINES = 300
 MAX_FUNCTION_LINES = 40
@@ -180,6 +190,35 @@ def test_transactions_live_in_flow(module):
 def test_locks_and_raw_sql_live_in_models(module):
     raw = {"select_for_update", "cursor", "raw", "RawSQL", "extra", "executemany"}
     assert not places(module, [call for call in calls(module) if called_name(call) in raw])
+
+
+@each([module for module in MODULES if module.name != LISTENS])
+def test_nothing_is_kept_in_a_session(module):
+    found = [line for line in module.source.splitlines() if SESSION_FEATURES.search(line)]
+    # Outside a transaction this is a cursor that the session holds.
+    assert not places(module, [call for call in calls(module) if called_name(call) == "iterator"])
+    assert not found
+
+
+@pytest.mark.parametrize(
+    ("line", "is_kept"),
+    [
+        ('"SELECT pg_advisory_lock(1)"', True),
+        ('"SELECT pg_try_advisory_lock(1)"', True),
+        ('"SELECT pg_advisory_xact_lock(1)"', False),
+        ('"SET lock_timeout = 1"', True),
+        ('"SET LOCAL lock_timeout = 1"', False),
+        ("\"SELECT set_config(%s, 'on', false)\"", True),
+        ("\"SELECT set_config(%s, 'on', true)\"", False),
+        ('f"UPDATE {table} SET {sets}"', False),
+        ('"DECLARE rows NO SCROLL CURSOR WITH HOLD FOR SELECT 1"', True),
+        ('"PREPARE claim AS SELECT 1"', True),
+        ('"CREATE TEMPORARY TABLE ids (id int)"', True),
+        ('f"LISTEN {CHANNEL}"', True),
+    ],
+)
+def test_what_a_session_keeps_is_known(line, is_kept):
+    assert bool(SESSION_FEATURES.search(line)) is is_kept
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,12 @@ from chainsched.flow.verify import CHECKS
 from chainsched.management.commands.chainsched import VERBS
 from chainsched.models import doors
 from chainsched.testing import Workbench
+from tests.admin.test_matrix import addresses
+from tests.browser.pages import PAGES, picture_of
 
 DOCS = Path(__file__).parent.parent / "docs"
+PICTURES = {path.stem for path in (DOCS / "_static" / "screenshots").glob("*.png")}
+FOR_NOBODY = {"add", "delete"}
 CHECK_IDS = sorted(set(re.findall(r"chainsched\.[EW]\d{3}", Path(checks.__file__).read_text(encoding="utf-8"))))
 ERRORS = [
     name
@@ -150,6 +154,21 @@ def test_the_reference_names_the_actions_and_permissions_of_the_page(page: type[
     permissions = section("reference/admin", "Permissions")
     assert not [name for name in admin.site.get_model_admin(page).actions or () if f"`{name}`" not in actions]
     assert not [codename for codename, _ in page._meta.permissions if f"| `{codename}` |" not in permissions]
+
+
+@pytest.mark.parametrize(("page", "view"), [known for known in addresses() if known[1] not in FOR_NOBODY])
+def test_there_is_a_picture_of_the_page(page: type[Model], view: str) -> None:
+    assert picture_of(page._meta.model_name, view) in PICTURES, "make screenshots"
+
+
+def test_every_picture_can_be_taken_anew_and_is_shown() -> None:
+    shown = {
+        name
+        for path in DOCS.rglob("*.md")
+        for name in re.findall(r"_static/screenshots/([\w-]+)\.png", path.read_text(encoding="utf-8"))
+    }
+    assert set(PAGES) == PICTURES
+    assert shown == PICTURES
 
 
 @pytest.mark.parametrize("code", Reason)

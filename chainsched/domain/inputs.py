@@ -7,7 +7,13 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any, Final
 
-from pydantic import PydanticUndefinedAnnotation, PydanticUserError, TypeAdapter, ValidationError
+from pydantic import (
+    PydanticInvalidForJsonSchema,
+    PydanticUndefinedAnnotation,
+    PydanticUserError,
+    TypeAdapter,
+    ValidationError,
+)
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from chainsched.exceptions import InvalidInput, InvalidWorkflow
@@ -38,6 +44,13 @@ class InputType:
                 f"The input type of workflow {self._workflow} cannot be stored as JSON: {_first_line(error)} "
                 "Use a dataclass, a pydantic model, a TypedDict or plain values."
             ) from error
+
+    def schema(self) -> dict[str, Any]:
+        """The JSON Schema of the input; of a type that has none, an empty one, which allows anything."""
+        try:
+            return self.adapter.json_schema()
+        except (PydanticInvalidForJsonSchema, InvalidWorkflow):
+            return {}
 
     def dump(self, value: Any, *, max_bytes: int) -> Any:
         """The JSON form of an input, checked against the type; raises InvalidInput naming each problem."""

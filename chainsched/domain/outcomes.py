@@ -6,14 +6,18 @@ import enum
 import hashlib
 import re
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from chainsched.domain.redaction import redact, redact_text
 from chainsched.domain.states import ExecutionState, RunCondition
 from chainsched.exceptions import GiveUp
 
 MAX_TEXT = 64 * 1024
 MAX_TYPE_NAME = 200
+# More than a first cut can leave of a secret whose name, or other half, it took away.
+EDGE = 8192
 CUT_MARK = "\n… (cut: the text was {length:,} characters long) …\n"
 
 _UNWRITABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff]")
@@ -57,31 +61,35 @@ class Finished:
     began_after: float | None = None
 
 
-def completed(output: Any) -> Outcome:
-    """The outcome of user code that returned; ``output`` is its JSON form."""
-    return Outcome(ExecutionState.COMPLETED, output=output)
+def completed(output: Any, *, known: Sequence[str] = ()) -> Outcome:
+    """The outcome of user code that returned; ``output`` is its JSON form.
+
+    Here and below what is likely to be secret is taken out before anything is stored; ``known`` are values that are.
+    """
+    return Outcome(ExecutionState.COMPLETED, output=redact(output, known=known))
 
 
-def failed(failure_type: FailureType, reason: str) -> Outcome:
+def failed(failure_type: FailureType, reason: str, *, known: Sequence[str] = ()) -> Outcome:
     """A failure that has no exception of the user's code behind it."""
+    told = presentable(reason, known=known)
     return Outcome(
         ExecutionState.FAILED,
         failure_type=failure_type,
-        failure_reason=writable(reason),
-        failure_fingerprint=_fingerprint(failure_type, "", reason),
+        failure_reason=told,
+        failure_fingerprint=_fingerprint(failure_type, "", told),
         is_hopeless=failure_type is FailureType.BAD_INPUT,
     )
 
 
-def raised(error: BaseException) -> Outcome:
+def raised(error: BaseException, *, known: Sequence[str] = ()) -> Outcome:
     """The outcome of user code that raised, as text: nothing is ever rebuilt from it."""
     name = writable(type(error).__qualname__)[:MAX_TYPE_NAME]
-    reason = _text_of(error)
+    reason = presentable(_text_of(error), known=known) or name
     return Outcome(
         ExecutionState.FAILED,
         failure_type=name,
         failure_reason=reason,
-        failure_traceback=_traceback_of(error),
+        failure_traceback=presentable(_traceback_of(error), known=known),
         failure_fingerprint=_fingerprint(name, _place_of(error), reason),
         is_hopeless=isinstance(error, GiveUp),
     )
@@ -99,19 +107,38 @@ def matches(condition: RunCondition, *, state: ExecutionState, is_dead_lettered:
     return condition is RunCondition.COMPLETION
 
 
+def presentable(text: str, *, known: Sequence[str] = ()) -> str:
+    """The text of somebody's code as it may be stored: redacted and writable.
+
+    Redaction comes before the cut, which could part a secret from its name. Of a text that is much too long only its
+    ends are looked at, and what is next to the cut that made them is left out.
+    """
+    if len(text) <= 2 * MAX_TEXT:
+        return writable(redact_text(text, known=known))
+    head, tail = (redact_text(part, known=known) for part in (text[:MAX_TEXT], text[-MAX_TEXT:]))
+    edge = max([EDGE, *map(len, known)])
+    return writable(_ends(head[:-edge], tail[edge:], length=len(text)))
+
+
 def writable(text: str) -> str:
     """The text as both databases can store it: no NUL, no control characters, no lone surrogates, not too long."""
     if len(text) > MAX_TEXT:
         # Both ends are kept: a traceback says at its end what happened, and at its beginning where it came from.
-        half = MAX_TEXT // 2
-        text = text[:half] + CUT_MARK.format(length=len(text)) + text[-half:]
+        text = _ends(text, text, length=len(text))
     return _UNWRITABLE.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def _ends(head: str, tail: str, *, length: int) -> str:
+    """The beginning of one and the end of the other, which belong to a text of this length."""
+    mark = CUT_MARK.format(length=length)
+    half = (MAX_TEXT - len(mark)) // 2
+    return head[:half] + mark + tail[-half:]
 
 
 def _text_of(error: BaseException) -> str:
     """The exception's own words; one whose ``__str__`` fails still gets a readable reason."""
     try:
-        return writable(str(error)) or type(error).__qualname__
+        return str(error)
     except BaseException as nested:  # noqa: BLE001 - the user's __str__ may raise anything
         return f"(its message cannot be read: {type(nested).__qualname__})"
 
@@ -119,7 +146,7 @@ def _text_of(error: BaseException) -> str:
 def _traceback_of(error: BaseException) -> str:
     try:
         lines = traceback.TracebackException.from_exception(error, limit=60, max_group_width=5).format()
-        return writable("".join(lines))
+        return "".join(lines)
     except BaseException as nested:  # noqa: BLE001 - formatting calls the user's __str__ and __cause__
         return f"(its traceback cannot be read: {type(nested).__qualname__})"
 

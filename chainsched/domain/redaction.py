@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -59,18 +59,24 @@ _KEY_BEGINS = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----")
 _KEY_ENDS = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY-----")
 
 
-def redact(document: Any) -> Any:
-    """The document with every value under a telling name replaced, at any depth, also in JSON inside of strings."""
+def redact(document: Any, *, known: Sequence[str] = ()) -> Any:
+    """The document with every value under a telling name replaced, at any depth, also in JSON inside of strings.
+
+    ``known`` are values that are replaced wherever they stand, the longest first.
+    """
     try:
-        return _redact(document, depth=0, unfoldings=0)
+        return _redact(_mask(document, known) if known else document, depth=0, unfoldings=0)
     except Exception:  # noqa: BLE001 - whatever goes wrong here, the value must not come through
         return REDACTED
 
 
-def redact_text(text: str) -> str:
-    """The text with what follows telling names replaced: ``password=…``, ``"token": "…"``, headers, URLs, keys."""
+def redact_text(text: str, *, known: Sequence[str] = ()) -> str:
+    """The text with what follows telling names replaced: ``password=…``, ``"token": "…"``, headers, URLs, keys.
+
+    ``known`` as above.
+    """
     try:
-        return _redact_text(text)
+        return _redact_text(_mask_text(text, known))
     except Exception:  # noqa: BLE001 - as above
         return REDACTED
 
@@ -86,9 +92,54 @@ def is_telling(name: str) -> bool:
     ) and not _counts(words)
 
 
+def _mask(value: Any, known: Sequence[str]) -> Any:
+    """The document, which is no deeper than documents may be, without the known values."""
+    if isinstance(value, dict):
+        return {_mask(name, known): _mask(item, known) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_mask(item, known) for item in value]
+    return _mask_text(value, known) if isinstance(value, str) else value
+
+
+def _mask_text(text: str, known: Sequence[str]) -> str:
+    """The text without the known values, as they are and as Python and JSON write them inside of quotes."""
+    for secret in known:
+        for written in dict.fromkeys((secret, repr(secret)[1:-1], json.dumps(secret)[1:-1])):
+            text = text.replace(written, REDACTED)
+    return text
+
+
 def _counts(words: list[str]) -> bool:
     """Whether the name is that of a number of tokens, such as ``max_tokens`` or ``tokens_used``."""
     return "tokens" in words and not {"max", "min", "used", "count", "total", "limit"}.isdisjoint(words)
+
+
+def find_telling(schema: Any, *, by_name_only: str) -> list[str]:
+    """The properties in a JSON Schema that have telling names and hold texts, wherever they stand.
+
+    Those of the format ``by_name_only`` hold the name of a secret and are fine.
+    """
+    found: list[str] = []
+    waiting = [schema]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, dict):
+            properties = part.get("properties")
+            for name, described in properties.items() if isinstance(properties, dict) else ():
+                if is_telling(str(name)) and _holds_text(described, by_name_only):
+                    found.append(str(name))
+            waiting += part.values()
+        elif isinstance(part, list):
+            waiting += part
+    return sorted(set(found))
+
+
+def _holds_text(described: Any, by_name_only: str) -> bool:
+    if not isinstance(described, dict):
+        return False
+    inside = [described.get("items"), described.get("additionalProperties"), *described.get("anyOf", [])]
+    is_text = described.get("type") == "string" and described.get("format") != by_name_only
+    return is_text or any(_holds_text(part, by_name_only) for part in inside)
 
 
 def _redact(value: Any, *, depth: int, unfoldings: int) -> Any:
@@ -126,7 +177,8 @@ def _redact_string(text: str, *, depth: int, unfoldings: int) -> str:
     except ValueError:
         return _redact_text(text)
     cleaned = _redact(inner, depth=depth + 1, unfoldings=unfoldings + 1)
-    return text if cleaned == inner else json.dumps(cleaned, ensure_ascii=False)
+    # Of names that stand twice only the last was looked at; the text itself has them all.
+    return _redact_text(text) if cleaned == inner else json.dumps(cleaned, ensure_ascii=False)
 
 
 def _redact_text(text: str) -> str:

@@ -36,6 +36,30 @@ class DeadLetterStatus(enum.StrEnum):
     ACKNOWLEDGED = "acknowledged"
 
 
+class ErrandVerb(enum.StrEnum):
+    """What somebody asked to be done to many dead letters."""
+
+    RETRY = "retry"
+    ACKNOWLEDGE = "acknowledge"
+
+
+class ErrandStatus(enum.StrEnum):
+    """Where an errand stands."""
+
+    WAITING = "waiting"
+    UNDER_WAY = "under_way"
+    DONE = "done"
+    CANCELLED = "cancelled"
+
+
+class ErrandOutcome(enum.StrEnum):
+    """What became of one letter of an errand."""
+
+    WAITING = "waiting"
+    DONE = "done"
+    SKIPPED = "skipped"
+
+
 class ScheduleType(enum.StrEnum):
     """What makes a manifest run."""
 
@@ -85,6 +109,7 @@ class MisfirePolicy(enum.StrEnum):
 
 
 ACTIVE_STATES = (ExecutionState.PENDING, ExecutionState.IN_PROGRESS)
+OPEN_ERRANDS = (ErrandStatus.WAITING, ErrandStatus.UNDER_WAY)
 TERMINAL_STATES = (ExecutionState.COMPLETED, ExecutionState.FAILED, ExecutionState.CANCELLED)
 
 # An operator asked for these in person, so they run although the manifest is disabled.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from chainsched.conf import get_config
@@ -28,12 +28,20 @@ logger = logging.getLogger(__name__)
 
 
 def activate(
-    activations: Iterable[tuple[str, Any]], *, parent_manifest_id: int | None, execution_id: int, process_id: int
+    activations: Iterable[tuple[str, Any]],
+    *,
+    parent_manifest_id: int | None,
+    execution_id: int,
+    process_id: int,
+    ran_for: timedelta = timedelta(0),
 ) -> list[str]:
     """Queue the named dormant children with their inputs, all or none; returns those that were queued.
 
     Refused: a child that does not exist, is not dormant or belongs to another parent, an input that does not fit,
     and a run that is no longer its process's own. A child that is queued or active already is skipped with a warning.
+
+    The start of the run, which has gone on for so long, is written down with it: should its process end now, the run
+    has left something behind and counts as an attempt, and is not simply run again.
     """
     wanted = dict(activations)
     if not wanted:
@@ -44,6 +52,7 @@ def activate(
         children = _find_children(wanted, parent_manifest_id)
         inputs = {external_id: _check_input(children[external_id], wanted[external_id]) for external_id in wanted}
         _check_fence(execution_id, process_id)
+        Metadata.objects.note_start(execution_id, at=now - ran_for)
         busy = load_open_items([child.id for child in children.values()])
         lineage = lineages_of([execution_id])[execution_id]
         orders = [

@@ -1,8 +1,8 @@
 """Beside the stages: remove history that has been kept long enough.
 
 Reads:  executions from the oldest on, and the policy of how long to keep them.
-Writes: deletes whole trees with their queue rows; cancelled rows, resolved letters, dead processes; through remove
-        manifests that are done or retired.
+Writes: deletes whole trees with their queue rows; cancelled rows, resolved letters, errands, dead processes;
+        through remove manifests that are done or retired.
 Next:   nobody: what is open, and what a dead letter waits for, is never touched.
 """
 
@@ -22,7 +22,17 @@ from chainsched.domain.states import ExecutionState, QueueStatus
 from chainsched.flow.plan import chunks
 from chainsched.flow.remove import remove
 from chainsched.flow.transact import transact
-from chainsched.models import CancelledTree, DeadLetter, Loop, Manifest, Metadata, Process, WorkQueue
+from chainsched.models import (
+    CancelledTree,
+    DeadLetter,
+    Errand,
+    ErrandLetter,
+    Loop,
+    Manifest,
+    Metadata,
+    Process,
+    WorkQueue,
+)
 from chainsched.models.facts import load_open_items
 from chainsched.models.loop import CLEANUP
 
@@ -131,11 +141,13 @@ def _remove_executions(rows: Sequence[tuple[int, int | None]], *, now: datetime)
 
 
 def _clean_beside(before: datetime, *, now: datetime, is_rehearsal: bool) -> Counter[str]:
-    """Remove what is no execution and as old: cancelled rows, resolved letters, processes, manifests that are over."""
+    """Remove what is no execution and as old: cancelled rows, decisions, processes, manifests that are over."""
     held = Metadata.objects.in_progress().filter(process=OuterRef("id"))
     stale: dict[str, Any] = {
         "queue rows": WorkQueue.objects.filter(status=QueueStatus.CANCELLED, created_at__lt=before),
         "dead letters": DeadLetter.objects.resolved().filter(resolved_at__lt=before),
+        "errand letters": ErrandLetter.objects.filter(errand__finished_at__lt=before),
+        "errands": Errand.objects.filter(finished_at__lt=before),
         "processes": Process.objects.ended(before=before).filter(~Exists(held)),
     }
     removed: Counter[str] = Counter()

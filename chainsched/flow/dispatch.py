@@ -63,14 +63,14 @@ def dispatch(*, workflows: Collection[str], now: datetime | None = None, limit: 
     """Take one turn: start queued rows in their order, as far as the limits allow.
 
     ``workflows`` are the names that some live process can run; rows that name another wait. The turn holds the
-    Loop row, so limits are exact over any number of dispatchers. The time is read after the active rows are
-    counted, unless it is given, so that nothing seems to start before what made room for it had ended.
+    Loop row, so limits are exact over any number of dispatchers. The time of the start is read after the choice,
+    unless it is given: a process may stand still in between, and nothing should seem to start before what made
+    room for it, or caused it, had ended.
     """
     with transact():
         loop = Loop.objects.hold(DISPATCH, now=now or database_now())
-        left = _room()
+        chosen = _choose(_room(), workflows=workflows, now=now or database_now(), limit=limit)
         now = now or database_now()
-        chosen = _choose(left, workflows=workflows, now=now, limit=limit)
         created = _create(chosen.rows, now=now)
         _mark_dispatched(created)
         _link_letters(chosen.rows, created)

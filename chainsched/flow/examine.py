@@ -12,25 +12,29 @@ from typing import Any
 
 from chainsched.conf import Config, get_config
 from chainsched.domain.answers import Health
+from chainsched.domain.lateness import complain, patience
 from chainsched.models import Process
 from chainsched.models.sessions import oldest_transaction
 
-# A loop may miss two turns, and a heartbeat brings its time here, before anybody should worry.
-PATIENCE = 3
 LONG_TRANSACTION = timedelta(minutes=5)
 
 
-def examine(*, now: datetime) -> Health:
-    """What is wrong with the processes, the loops or the database; nothing, if all is well."""
+def examine(*, now: datetime, is_thorough: bool = True) -> Health:
+    """What is wrong with the processes, the loops or the database; nothing, if all is well.
+
+    A thorough look also asks the database about sessions that hold everybody up.
+    """
     config = get_config()
     alive = list(Process.objects.alive(beaten_since=now - timedelta(seconds=config.process_expiry)).order_by("id"))
     turns = _last_turns(alive)
-    problems = [_late(loop, turns.get(loop), now=now, patience=_patience(loop, config)) for loop in _needed()]
+    problems = [
+        complain(loop, turned_at=turns.get(loop), now=now, patience=_patience(loop, config)) for loop in _needed()
+    ]
     if not any(process.workflows for process in alive) and config.task_server == "database":
         problems.append("No live process can run jobs; start run_scheduler or run_worker.")
     return Health(
         problems=tuple(problem for problem in problems if problem),
-        notes=tuple(_notes(now)),
+        notes=tuple(_notes(now)) if is_thorough else (),
         loops=turns,
         processes=tuple(_described(process) for process in alive),
     )
@@ -44,7 +48,7 @@ def _patience(loop: str, config: Config) -> timedelta:
     interval = {"manager": config.manager_interval, "dispatcher": config.dispatcher_interval}.get(
         loop, config.reap_interval
     )
-    return timedelta(seconds=PATIENCE * (interval + config.heartbeat_interval))
+    return patience(interval=interval, heartbeat_interval=config.heartbeat_interval)
 
 
 def _last_turns(alive: list[Process]) -> dict[str, datetime]:
@@ -55,14 +59,6 @@ def _last_turns(alive: list[Process]) -> dict[str, datetime]:
             at = datetime.fromisoformat(text)
             turns[loop] = max(at, turns.get(loop, at))
     return turns
-
-
-def _late(loop: str, turned_at: datetime | None, *, now: datetime, patience: timedelta) -> str | None:
-    if turned_at is None:
-        return f"The {loop} turns nowhere; start run_scheduler."
-    if now - turned_at > patience:
-        return f"The {loop} has not turned for {(now - turned_at).total_seconds():.0f} s."
-    return None
 
 
 def _described(process: Process) -> dict[str, Any]:

@@ -8,9 +8,10 @@ Next:   record.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -19,13 +20,16 @@ from chainsched.conf import get_config
 from chainsched.domain import outcomes
 from chainsched.domain.inputs import to_document
 from chainsched.domain.outcomes import FailureType, Outcome
+from chainsched.domain.redaction import redact
 from chainsched.domain.run import RunContext, RunControl
 from chainsched.exceptions import InvalidInput, UnknownWorkflow
 from chainsched.flow.activate import activate
 from chainsched.flow.announce import announce_executions
 from chainsched.flow.transact import transact
 from chainsched.models import Metadata, Process
+from chainsched.models.metadata import Taken
 from chainsched.registry import Workflow, registry
+from chainsched.secret import revealed
 from chainsched.signals import execution_started
 
 RunAsync = Callable[[Coroutine[Any, Any, Any]], Any]
@@ -124,7 +128,7 @@ def execute(item: Claim, *, line: Line | None = None, run_async: RunAsync = asyn
         with scope.begin(str(item.correlation_id), root_correlation_id=item.root_correlation_id):
             return _call(item, workflow, line, run_async)
     except BaseException as error:  # noqa: BLE001 - the one place where the project's code may raise anything
-        return outcomes.raised(error)
+        return outcomes.raised(error, known=revealed())
 
 
 def _call(item: Claim, workflow: Workflow, line: Line, run_async: RunAsync) -> Outcome:
@@ -132,15 +136,16 @@ def _call(item: Claim, workflow: Workflow, line: Line, run_async: RunAsync) -> O
     try:
         value = workflow.input_type.load(item.input)
     except InvalidInput as error:
-        return outcomes.failed(FailureType.BAD_INPUT, str(error))
+        return outcomes.failed(FailureType.BAD_INPUT, str(error), known=revealed())
     returned = workflow.function(**workflow.arguments(value, run=_run_context(item, workflow, line)))
     if workflow.is_async:
         returned = run_async(returned)
     try:
         what = f"The output of workflow {workflow.name}"
-        return outcomes.completed(to_document(returned, what=what, max_bytes=get_config().max_output_bytes))
+        document = to_document(returned, what=what, max_bytes=get_config().max_output_bytes)
+        return outcomes.completed(document, known=revealed())
     except InvalidInput as error:
-        return outcomes.failed(FailureType.BAD_OUTPUT, str(error))
+        return outcomes.failed(FailureType.BAD_OUTPUT, str(error), known=revealed())
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +154,7 @@ class _Control(RunControl):
 
     item: Claim
     line: Line
+    began_at: float
 
     def activate(self, activations: Iterable[tuple[str, Any]]) -> list[str]:
         return activate(
@@ -156,13 +162,14 @@ class _Control(RunControl):
             parent_manifest_id=self.item.manifest_id,
             execution_id=self.item.execution_id,
             process_id=self.item.process_id,
+            ran_for=timedelta(seconds=time.monotonic() - self.began_at),
         )
 
     def is_cancelled(self) -> bool:
         return self.line.is_cancelled()
 
     def report(self, progress: Any) -> None:
-        self.line.report(progress)
+        self.line.report(redact(progress, known=revealed()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,12 +200,11 @@ def _run_context(item: Claim, workflow: Workflow, line: Line) -> RunContext:
         root_execution_id=item.root_execution_id,
         causation_id=item.causation_id,
         root_correlation_id=item.root_correlation_id,
-        _control=_Control(item, line),
+        _control=_Control(item, line, time.monotonic()),
     )
 
 
-def _claim_of(row: Metadata, *, process: Process) -> Claim:
-    manifest = row.manifest  # None also for a manifest that was removed meanwhile
+def _claim_of(row: Taken, *, process: Process) -> Claim:
     return Claim(
         execution_id=row.id,
         process_id=process.pk,
@@ -209,9 +215,9 @@ def _claim_of(row: Metadata, *, process: Process) -> Claim:
         input=row.input,
         scheduled_for=row.scheduled_for,
         attempt=row.attempt,
-        cron_expression=manifest.cron_expression if manifest else "",
+        cron_expression=row.manifest__cron_expression or "",
         timeout_seconds=row.timeout_seconds or get_config().job_timeout,
-        parent_manifest_id=manifest.depends_on_id if manifest else None,
+        parent_manifest_id=row.manifest__depends_on_id,
         parent_execution_id=row.parent_execution_id,
         root_execution_id=row.root_execution_id,
         causation_id=row.causation_id,

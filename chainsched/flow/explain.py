@@ -7,8 +7,9 @@ Next:   people.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta
+from functools import cached_property
 
 from chainsched.conf import get_config
 from chainsched.domain.answers import Explanation
@@ -16,7 +17,7 @@ from chainsched.domain.due import Facts, OpenItem, Reason, decide, find_obstacle
 from chainsched.domain.schedules import next_runs
 from chainsched.domain.states import SOURCES_PAST_DISABLED, QueueStatus
 from chainsched.exceptions import InvalidSchedule, UnknownManifest
-from chainsched.models import ManifestGroup, Metadata, WorkQueue
+from chainsched.models import Metadata, WorkQueue
 from chainsched.models.facts import load_facts
 
 PREVIEW = 10
@@ -43,54 +44,73 @@ def explain(manifest_id: int, *, workflows: Collection[str], now: datetime) -> E
 
 def explain_row(row: WorkQueue, *, workflows: Collection[str], now: datetime) -> Explanation:
     """What a row of the queue waits for, or that it waits no longer; ``workflows`` as above."""
-    name = row.manifest_external_id or row.workflow
     if row.status != QueueStatus.QUEUED:
         became = f"it became execution {row.execution_id}" if row.execution_id else row.cancel_reason or "cancelled"
-        return Explanation(name, row.status, became, None)
-    found = load_facts([row.manifest_id]) if row.manifest_id else []
-    code, reason = _why_held(row, found[0] if found else None, workflows=workflows, now=now)
-    return Explanation(name, code, reason, None)
+        return Explanation(row.name, row.status, became, None)
+    known = WorkQueue.objects.with_owners().filter(id=row.id)
+    told = explain_rows(known, workflows=workflows, now=now, is_thorough=True)
+    return told[0] if told else Explanation(row.name, "gone", "it was removed this very moment", None)
+
+
+def explain_rows(
+    rows: Iterable[WorkQueue], *, workflows: Collection[str], now: datetime, is_thorough: bool = False
+) -> list[Explanation]:
+    """What each of these waiting rows, read with their owners, waits for.
+
+    A thorough answer also counts who stands before one that waits only for its turn, which costs a query a row.
+    """
+    load = _Load()
+    told = []
+    for row in rows:
+        code, reason = _why_held(row, load, workflows=workflows, now=now)
+        if is_thorough and code == Reason.QUEUED:
+            reason += f" and {WorkQueue.objects.queued().ahead_of(row).count()} rows are ahead of it"
+        told.append(Explanation(row.name, code, reason, None))
+    return told
 
 
 def _why_waiting(facts: Facts, *, workflows: Collection[str], now: datetime) -> tuple[str, str]:
-    row = WorkQueue.objects.queued().filter(manifest=facts.manifest_id).first()
-    if row is None:
-        return str(Reason.PENDING), "it was dispatched this very moment"
-    return _why_held(row, facts, workflows=workflows, now=now)
+    rows = WorkQueue.objects.with_owners().queued().filter(manifest=facts.manifest_id)
+    for told in explain_rows(rows, workflows=workflows, now=now, is_thorough=True):
+        return told.code, told.reason
+    return str(Reason.PENDING), "it was dispatched this very moment"
 
 
-def _why_held(row: WorkQueue, facts: Facts | None, *, workflows: Collection[str], now: datetime) -> tuple[str, str]:
+class _Load:
+    """How many jobs are active, counted when somebody asks, and once."""
+
+    @cached_property
+    def by_group(self) -> dict[int | None, int]:
+        return Metadata.objects.active_by_group()
+
+    @cached_property
+    def total(self) -> int:
+        return sum(self.by_group.values())
+
+
+def _why_held(row: WorkQueue, load: _Load, *, workflows: Collection[str], now: datetime) -> tuple[str, str]:
     """What keeps a queued row from being dispatched, in the order in which the dispatcher asks."""
     if row.not_before is not None and row.not_before > now:
         return "waits_for_time", f"attempt {row.attempt} waits until {row.not_before.isoformat()}"
-    if facts is None and row.manifest_id is not None:
+    if row.manifest is None and row.manifest_id is not None:
         return "manifest_gone", "its manifest was deleted behind the engine's back; cancel it"
-    if facts is not None and not facts.is_enabled and row.source not in SOURCES_PAST_DISABLED:
+    if row.manifest is not None and not row.manifest.is_enabled and row.source not in SOURCES_PAST_DISABLED:
         return str(Reason.DISABLED), "it is queued, but the manifest is disabled; enable or trigger it"
-    if not _is_group_enabled(row, facts):
+    if row.group is not None and not row.group.is_enabled:
         return str(Reason.GROUP_DISABLED), "it is queued, but its group is disabled"
     if row.workflow not in workflows:
         return "no_capable_worker", f"no live process can run {row.workflow!r}; start a worker that knows it"
-    return _why_no_room(row)
+    return _why_no_room(row, load)
 
 
-def _is_group_enabled(row: WorkQueue, facts: Facts | None) -> bool:
-    if facts is not None:
-        return facts.is_group_enabled
-    return not ManifestGroup.objects.filter(id=row.group_id or 0, is_enabled=False).exists()
-
-
-def _why_no_room(row: WorkQueue) -> tuple[str, str]:
-    active = Metadata.objects.active_by_group()
+def _why_no_room(row: WorkQueue, load: _Load) -> tuple[str, str]:
     limit = get_config().max_active_jobs
-    if limit is not None and sum(active.values()) >= limit:
-        return "no_room", f"{sum(active.values())} jobs are active; MAX_ACTIVE_JOBS allows {limit}"
-    group = ManifestGroup.objects.filter(id=row.group_id or 0).first()
-    used = active.get(row.group_id, 0)
+    if limit is not None and load.total >= limit:
+        return "no_room", f"{load.total} jobs are active; MAX_ACTIVE_JOBS allows {limit}"
+    group, used = row.group, load.by_group.get(row.group_id, 0)
     if group is not None and group.max_active_jobs is not None and used >= group.max_active_jobs:
         return "group_full", f"{used} jobs of group {group.name!r} are active; it allows {group.max_active_jobs}"
-    ahead = WorkQueue.objects.queued().ahead_of(row).count()
-    return str(Reason.QUEUED), f"it is queued and {ahead} rows are ahead of it"
+    return str(Reason.QUEUED), "it is queued"
 
 
 def _preview(facts: Facts, *, now: datetime) -> tuple[datetime, ...]:

@@ -1,7 +1,7 @@
 """Stage 7 of 8: write down how executions ended. Terminal states are written here only.
 
 Reads:  rows in progress, and their outcomes.
-Writes: the manifests' states; retries; terminal states; dead letters; what dependents are due for; alarms.
+Writes: the manifests' states; retries; terminal states; tallies; dead letters; what dependents are due for; alarms.
 Next:   the manager queues what is due.
 """
 
@@ -25,13 +25,24 @@ from chainsched.domain.states import (
     Source,
     may_become,
 )
-from chainsched.flow.announce import announce_executions, announce_letters, wake
+from chainsched.domain.tallies import NO_GROUP, Share, hour_of
+from chainsched.flow.announce import announce_executions, announce_letters, report_failures, wake
 from chainsched.flow.arm import arm
 from chainsched.flow.dependents import EdgesMoved, Ended, find_continuations, mark_due, with_steady_edges
 from chainsched.flow.enqueue import Lineage, Order, enqueue
 from chainsched.flow.judge import Verdict, judge
 from chainsched.flow.transact import in_parts, transact
-from chainsched.models import CancelledTree, DeadLetter, Manifest, ManifestState, Metadata, Process, WorkQueue, bulk
+from chainsched.models import (
+    CancelledTree,
+    DeadLetter,
+    Manifest,
+    ManifestState,
+    Metadata,
+    Process,
+    Tally,
+    WorkQueue,
+    bulk,
+)
 from chainsched.models.among import among
 from chainsched.models.metadata import Attempt
 from chainsched.models.notices import DISPATCHER
@@ -89,21 +100,8 @@ def _record_part(finished: Sequence[Finished], *, by: Process | None, now: datet
         recorded = with_steady_edges(write)
     except EdgesMoved:
         return Recorded(unwritten=[item.execution_id for item in finished])
-    _log_failures(finished, recorded)
+    report_failures(finished, retried=recorded.retried, dead_lettered=recorded.dead_lettered)
     return recorded
-
-
-def _log_failures(finished: Sequence[Finished], recorded: Recorded) -> None:
-    """A failed attempt is worth a line, one that was given up is worth a look."""
-    levels = dict.fromkeys(recorded.retried, logging.INFO) | dict.fromkeys(recorded.dead_lettered, logging.WARNING)
-    for item in finished:
-        if item.execution_id in levels:
-            level = levels[item.execution_id]
-            consequence = "went to the dead letter" if level == logging.WARNING else "failed and will be retried"
-            reason = item.outcome.failure_reason.splitlines()[0][:200] if item.outcome.failure_reason else ""
-            logger.log(
-                level, "Execution %d %s: %s: %s", item.execution_id, consequence, item.outcome.failure_type, reason
-            )
 
 
 def _record_once(finished: Sequence[Finished], *, by: Process | None, now: datetime) -> Recorded:
@@ -116,6 +114,7 @@ def _record_once(finished: Sequence[Finished], *, by: Process | None, now: datet
     _mark_done(verdicts, now=now)
     _retry(verdicts, now=now)
     _close(verdicts, now=now)
+    Tally.objects.append(_share_of(verdict, now=now) for verdict in verdicts)
     _bury(verdicts, now=now)
     # After the letters: a dependent that one of them stops has no part to do.
     due_ids = mark_due([_ended(verdict) for verdict in _firing(final)], locked=locked)
@@ -279,6 +278,23 @@ def _closed_row(verdict: Verdict, *, now: datetime) -> dict[str, Any]:
         "failure_traceback": outcome.failure_traceback,
         "failure_fingerprint": outcome.failure_fingerprint,
     }
+
+
+def _share_of(verdict: Verdict, *, now: datetime) -> Share:
+    """What this end adds to the statistics of its hour."""
+    execution, began_at = verdict.execution, _began_at(verdict)
+    # Clocks of hosts may differ from the database's by a little.
+    seconds = 0.0 if began_at is None else max(0.0, (now - began_at).total_seconds())
+    return Share(
+        hour=hour_of(now),
+        group=execution.group_id or NO_GROUP,
+        workflow=execution.workflow,
+        state=verdict.state,
+        executions=1,
+        seconds=seconds,
+        slowest_seconds=seconds,
+        slowest_execution=execution.id,
+    )
 
 
 def _began_at(verdict: Verdict) -> datetime | None:

@@ -42,6 +42,23 @@ def transact(*, is_patient: bool = False) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def looking() -> Iterator[None]:
+    """For pages over large tables: PostgreSQL goes by the indexes, however much it believes a filter to leave.
+
+    In a transaction, so that a pooler hands on a clean session; in a caller's the settings are put back. SQLite needs
+    none, and one that only reads would keep writers waiting there.
+    """
+    connection = connections[get_config().database]
+    if connection.vendor != "postgresql":
+        yield
+        return
+    with transaction.atomic(using=connection.alias):
+        before = locks.set_locally(connection, locks.BY_INDEX)
+        yield
+        locks.set_locally(connection, before)
+
+
 @dataclass(slots=True)
 class Parts(Generic[T, R]):
     """What became of the items: the results of the parts that were written, and the items that could not be.

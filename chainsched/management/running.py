@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import random
+import signal
 import sys
 import time
 from argparse import ArgumentParser
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from types import FrameType
+from typing import Any, NoReturn, TypeVar
 
 from django.core.management.base import CommandError, OutputWrapper
 
@@ -27,6 +30,7 @@ R = TypeVar("R")
 
 FIRST_PAUSE = 0.5
 MAX_PAUSE = 10.0
+START = "start"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,21 +87,40 @@ def add_workers(parser: ArgumentParser, *, minimum: Callable[[str], int]) -> Non
 def prepare(step: Callable[[], R]) -> R:
     """Do what must be done before anything runs; what stands in the way ends the command in words.
 
-    A database that is away stands in nobody's way for ever: it is waited for.
+    A database that is away stands in nobody's way for ever: it is waited for, until a signal ends the wait.
     """
     pause = FIRST_PAUSE
-    while True:
-        try:
-            done = step()
-        except ChainschedError as error:
-            raise CommandError(str(error)) from error
-        except TRANSIENT as error:
-            outage.begin(error)
-            time.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - spreads load
-            pause = min(2 * pause, MAX_PAUSE)
-        else:
-            outage.end()
-            return done
+    with _ended_by_signals():
+        while True:
+            try:
+                done = step()
+            except ChainschedError as error:
+                raise CommandError(str(error)) from error
+            except TRANSIENT as error:
+                outage.begin(error, at=START)
+                time.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - spreads load
+                pause = min(2 * pause, MAX_PAUSE)
+            else:
+                outage.end(at=START)
+                return done
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGINT end the command at once and in good order: nothing has begun.
+
+    The first process of a container would not hear them otherwise.
+    """
+    former = {number: signal.signal(number, _leave) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+
+def _leave(_number: int, _frame: FrameType | None) -> NoReturn:
+    sys.exit(0)
 
 
 def run_until_stopped(

@@ -6,6 +6,7 @@ import enum
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
+from django.conf import settings
 from django.db import models
 from django.db.models import Q
 
@@ -50,5 +51,18 @@ def reference(to: type[models.Model] | str, *, related_name: str = "+", help_tex
         null=True,
         blank=True,
         related_name=related_name,
+        help_text=help_text,
+    )
+
+
+def person(*, help_text: str) -> models.ForeignKey[Any, Any]:
+    """A reference to a user, who may live in another database than the one that CHAINSCHED names."""
+    return models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        null=True,
+        blank=True,
+        on_delete=models.SET_NULL,
+        db_constraint=False,
+        related_name="+",
         help_text=help_text,
     )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
 
-from django.conf import settings
 from django.db import models
-from django.db.models import Q
+from django.db.models import Count, F, Max, Min, Q, QuerySet, Window
+from django.db.models.functions import RowNumber
 
 from chainsched.domain.states import DeadLetterStatus
-from chainsched.models.base import PinnedManager, choices, one_of, reference
+from chainsched.models.base import PinnedManager, choices, one_of, person, reference
 from chainsched.models.doors import DeadLetterActions
 from chainsched.models.manifest import Manifest
 
@@ -24,6 +25,20 @@ class DeadLetterQuerySet(models.QuerySet["DeadLetter"]):
 
     def resolved(self) -> DeadLetterQuerySet:
         return self.exclude(IS_AWAITING)
+
+    def alike(self) -> QuerySet[Any, Any]:
+        """How many there are of each fingerprint, the first and last time, and the newest; the most frequent first."""
+        counted = self.order_by().values("fingerprint")
+        found = counted.annotate(
+            number=Count("id"), first_at=Min("dead_lettered_at"), last_at=Max("dead_lettered_at"), example=Max("id")
+        )
+        return found.order_by("-number", "fingerprint")
+
+    def newest_alike(self, fingerprints: Collection[str], *, number: int) -> QuerySet[Any, Any]:
+        """The fingerprints and manifests of the newest ``number`` letters of each of these fingerprints."""
+        place = Window(RowNumber(), partition_by="fingerprint", order_by=F("id").desc())
+        ranked = self.order_by().filter(fingerprint__in=fingerprints).annotate(place=place)
+        return ranked.filter(place__lte=number).values_list("fingerprint", "manifest_id")
 
 
 class DeadLetter(DeadLetterActions, models.Model):
@@ -46,16 +61,7 @@ class DeadLetter(DeadLetterActions, models.Model):
     )
     dead_lettered_at = models.DateTimeField(help_text="When it was given up.")
     resolved_at = models.DateTimeField(null=True, blank=True, help_text="When somebody decided.")
-    resolved_by = models.ForeignKey(
-        settings.AUTH_USER_MODEL,
-        null=True,
-        blank=True,
-        on_delete=models.SET_NULL,
-        # Users may live in another database than the one that CHAINSCHED names.
-        db_constraint=False,
-        related_name="+",
-        help_text="Who decided; empty for the system.",
-    )
+    resolved_by = person(help_text="Who decided; empty for the system.")
     note = models.TextField(blank=True, default="", help_text="What they said.")
     retry_execution = reference("chainsched.Metadata", help_text="The execution that a retry led to.")
 
@@ -85,6 +91,14 @@ class DeadLetter(DeadLetterActions, models.Model):
         indexes = (
             models.Index(fields=["fingerprint"], condition=IS_AWAITING, name="chainsched_letter_fingerprint"),
             models.Index(fields=["resolved_at"], condition=~IS_AWAITING, name="chainsched_letter_resolved"),
+            models.Index(fields=["manifest"], name="chainsched_letter_manifest"),
+            # For lists, which are in the order of time, of every status and of one, with and without a fingerprint.
+            models.Index(fields=["dead_lettered_at", "id"], name="chainsched_letter_time"),
+            models.Index(fields=["status", "dead_lettered_at", "id"], name="chainsched_letter_status_time"),
+            models.Index(fields=["fingerprint", "dead_lettered_at", "id"], name="chainsched_letter_kind_time"),
+            models.Index(
+                fields=["status", "fingerprint", "dead_lettered_at", "id"], name="chainsched_letter_status_kind"
+            ),
         )
 
     def __str__(self) -> str:

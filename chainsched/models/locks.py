@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 LOCK_TIMEOUT = "3s"
@@ -33,6 +35,16 @@ def begin(connection: BaseDatabaseWrapper, *, is_patient: bool = False) -> None:
             cursor.execute(f"SELECT {calls}", [part for setting in settings.items() for part in setting])
         else:
             cursor.execute("UPDATE chainsched_loop SET turned_at = turned_at WHERE name = ''")
+
+
+def set_locally(connection: BaseDatabaseWrapper, settings: Mapping[str, str]) -> dict[str, str]:
+    """Set these for the present transaction on PostgreSQL; returns what they were, for setting them back."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT {', '.join(['current_setting(%s)'] * len(settings))}", list(settings))
+        before = dict(zip(settings, cursor.fetchone(), strict=True))
+        calls = ", ".join(["set_config(%s, %s, true)"] * len(settings))
+        cursor.execute(f"SELECT {calls}", [part for setting in settings.items() for part in setting])
+    return before
 
 
 def turn_wal_on(connection: BaseDatabaseWrapper) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import Q
+from django.db.models.expressions import RawSQL
 
 from chainsched.domain.states import MisfirePolicy, RunCondition, ScheduleType
 from chainsched.models.among import among
@@ -74,6 +75,16 @@ class ManifestQuerySet(models.QuerySet["Manifest"]):
         """The continuations that may wait for these manifests: fan-in children of the same parents."""
         parents = Manifest.objects.using(self.db).filter(among(id=manifest_ids), depends_on__isnull=False)
         return self.filter(is_fan_in_continuation=True, depends_on__in=parents.order_by().values("depends_on_id"))
+
+    def line_of(self, manifest_id: int, *, limit: int) -> ManifestQuerySet:
+        """A manifest, its parent and so on, up to the root."""
+        sql = (
+            "WITH RECURSIVE line(id, parent_id, step) AS ("
+            "SELECT id, depends_on_id, 1 FROM chainsched_manifest WHERE id = %s "
+            "UNION ALL SELECT m.id, m.depends_on_id, line.step + 1 FROM chainsched_manifest m "
+            "JOIN line ON m.id = line.parent_id WHERE line.step < %s) SELECT id FROM line"
+        )
+        return self.filter(pk__in=RawSQL(sql, [manifest_id, limit]))  # noqa: S611 - numbers as parameters
 
     def family_of(self, manifest_ids: Collection[int]) -> tuple[Any, Any]:
         """Who may have to start or stop when something happens to these: dependents and continuations, as ids."""
@@ -249,7 +260,16 @@ class Manifest(ManifestActions, models.Model):
                 condition=Q(misfire_policy__in=["", *values(MisfirePolicy)]), name="chainsched_manifest_misfire_policy"
             ),
         )
-        indexes = (models.Index(fields=["owner", "batch"], name="chainsched_manifest_batch"),)
+        indexes = (
+            models.Index(fields=["owner", "batch"], name="chainsched_manifest_batch"),
+            models.Index(fields=["workflow", "external_id"], name="chainsched_manifest_workflow"),
+            models.Index(fields=["schedule_type", "external_id"], name="chainsched_manifest_schedule"),
+            models.Index(fields=["external_id"], condition=Q(is_enabled=False), name="chainsched_manifest_disabled"),
+            models.Index(
+                fields=["external_id"], condition=Q(retired_at__isnull=False), name="chainsched_manifest_retired"
+            ),
+            models.Index(fields=["external_id"], condition=Q(done_at__isnull=False), name="chainsched_manifest_done"),
+        )
 
     def __str__(self) -> str:
         return self.external_id

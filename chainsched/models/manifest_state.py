@@ -223,6 +223,12 @@ class ManifestState(models.Model):
         indexes = (
             models.Index(fields=["next_run_at"], condition=Q(next_run_at__isnull=False), name="chainsched_state_alarm"),
             models.Index(fields=["owed_to"], condition=Q(owed_to__isnull=False), name="chainsched_state_owed"),
+            models.Index(
+                F("consecutive_failures").desc(),
+                condition=Q(consecutive_failures__gt=0),
+                name="chainsched_state_worst",
+            ),
+            models.Index(fields=["manifest"], condition=Q(consecutive_failures__gt=0), name="chainsched_state_failing"),
         )
 
     def __str__(self) -> str:

@@ -8,7 +8,8 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from django.db import connections, models
-from django.db.models import F, Q
+from django.db.models import F, Q, Value
+from django.db.models.functions import Coalesce, Greatest
 
 from chainsched.domain.states import ACTIVE_STATES, TERMINAL_STATES, ExecutionState, Source
 from chainsched.exceptions import ExecutionIsFinal
@@ -24,23 +25,29 @@ from chainsched.models.process import Process
 IS_ACTIVE = Q(state__in=values(ACTIVE_STATES))
 IS_PENDING = Q(state=ExecutionState.PENDING.value)
 IS_IN_PROGRESS = Q(state=ExecutionState.IN_PROGRESS.value)
-# What a worker needs of a claim; the others are dear to load by the thousand.
-CLAIMED = (
-    "external_id",
-    "manifest_external_id",
-    "workflow",
-    "input",
-    "scheduled_for",
-    "attempt",
-    "priority",
-    "timeout_seconds",
-    "parent_execution",
-    "root_execution",
-    "causation_id",
-    "root_correlation_id",
-    "manifest__cron_expression",
-    "manifest__depends_on",
-)
+
+
+class Taken(NamedTuple):
+    """What a worker needs of an execution that it has claimed; whole rows are dear to load by the thousand.
+
+    The last two are of its manifest, and None if that is gone.
+    """
+
+    id: int
+    manifest_id: int | None
+    manifest_external_id: str
+    external_id: uuid.UUID
+    workflow: str
+    input: Any
+    scheduled_for: datetime
+    attempt: int
+    timeout_seconds: int | None
+    parent_execution_id: int | None
+    root_execution_id: int | None
+    causation_id: str
+    root_correlation_id: str
+    manifest__cron_expression: str | None
+    manifest__depends_on_id: int | None
 
 
 class Attempt(NamedTuple):
@@ -48,6 +55,8 @@ class Attempt(NamedTuple):
 
     id: int
     manifest_id: int | None
+    group_id: int | None
+    workflow: str
     state: str
     source: str
     attempt: int
@@ -89,7 +98,7 @@ class MetadataQuerySet(models.QuerySet["Metadata"]):
 
     def claim(
         self, *, process: Process, workflows: Collection[str], limit: int, is_begun: bool, now: datetime | None = None
-    ) -> list[Metadata]:
+    ) -> list[Taken]:
         """Take up to ``limit`` pending executions for a process; nothing if the process is no longer trusted.
 
         ``is_begun`` says that their code runs at once; else ``begin`` notes it when it does.
@@ -104,7 +113,7 @@ class MetadataQuerySet(models.QuerySet["Metadata"]):
         if not ids or not claimed.update(**taken_by, started_at=at if is_begun else None, claims=F("claims") + 1):
             return []
         taken = self.in_progress().filter(among(id=ids), process=process)
-        return list(taken.select_related("manifest").only(*CLAIMED).in_claim_order())
+        return [Taken(*row) for row in taken.in_claim_order().values_list(*Taken._fields)]
 
     def begin(self, delays: Mapping[int, float], *, process: Process) -> int:
         """Note when the code of claims began: so many seconds after the claim."""
@@ -116,6 +125,11 @@ class MetadataQuerySet(models.QuerySet["Metadata"]):
         ]
         expected = {"state": ExecutionState.IN_PROGRESS, "process": process.pk}
         return len(bulk.update(Metadata, rows, where=expected))
+
+    def note_start(self, execution_id: int, *, at: datetime) -> None:
+        """Note that the code of one claim has begun, unless that is known; no earlier than it was claimed."""
+        begun = self.in_progress().filter(id=execution_id, started_at__isnull=True)
+        begun.update(started_at=Greatest(Coalesce("claimed_at", Value(at)), Value(at)))
 
     def note_progress(self, progress: Mapping[int, Any], *, process: Process) -> int:
         """Show how far executions say they are, as long as they are this process's own."""

@@ -12,6 +12,7 @@ CHANNEL = "chainsched"
 MANAGER = "manager"
 DISPATCHER = "dispatcher"
 WORKER = "worker"
+CLERK = "clerk"
 
 _sender = ""
 

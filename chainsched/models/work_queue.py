@@ -28,10 +28,17 @@ class WorkQueueQuerySet(models.QuerySet["WorkQueue"]):
     def queued(self) -> WorkQueueQuerySet:
         return self.filter(IS_QUEUED)
 
+    def with_owners(self) -> WorkQueueQuerySet:
+        """With manifest and group, which may be gone, in the same statement; without inputs, which may be large."""
+        return self.select_related("manifest", "group").defer("input", "manifest__input")
+
+    def in_order(self) -> WorkQueueQuerySet:
+        """The order of dispatch."""
+        return self.order_by("-priority", "turn", "id")
+
     def lock_next(self, limit: int) -> WorkQueueQuerySet:
         """The next rows in the order of dispatch, locked; rows that somebody is cancelling are passed over."""
-        ordered = self.order_by("-priority", "turn", "id")
-        return ordered.select_for_update(of=("self",), skip_locked=True, no_key=True)[:limit]
+        return self.in_order().select_for_update(of=("self",), skip_locked=True, no_key=True)[:limit]
 
     def ready(self, now: datetime) -> WorkQueueQuerySet:
         """Waiting rows whose time has come and whose manifest, if they have one, may run."""
@@ -215,4 +222,9 @@ class WorkQueue(QueueActions, models.Model):
         )
 
     def __str__(self) -> str:
-        return f"{self.manifest_external_id or self.workflow} ({self.status})"
+        return f"{self.name} ({self.status})"
+
+    @property
+    def name(self) -> str:
+        """What people call it: its manifest's external id, or the workflow of a job without one."""
+        return self.manifest_external_id or self.workflow

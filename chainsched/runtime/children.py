@@ -176,8 +176,10 @@ class Children(Runner):
     def _next_deadline(self) -> float:
         now = time.monotonic()
         running = (job for child in self._children for job in child.begun)
-        deadlines = [(job.began_at or now) + job.item.timeout_seconds for job in running]
-        return max(0.0, min(deadlines, default=now + TICK) - now)
+        deadlines = [
+            (job.began_at or now) + (job.item.timeout_seconds if job.is_noted else BEGUN_SECONDS) for job in running
+        ]
+        return max(0.0, min([self._trusted_until(), *deadlines]) - now)
 
     def _fill(self) -> None:
         """Bear missing children and give out what waits."""
@@ -367,6 +369,7 @@ class Children(Runner):
             job.is_noted = True
             with self._lock:
                 self._harvest.begun[job.id] = began_at - job.claimed_at
+            self._on_result()
         if job.stop_asked_at is None and now - began_at >= job.item.timeout_seconds:
             job.timed_out = True
             self._tell_to_stop(child, job, now)

@@ -1,10 +1,11 @@
-"""The loop that removes history: one page of executions a turn, from the oldest to the newest and over again."""
+"""The loop that folds statistics and removes history: one page a turn, from the oldest to the newest and over again."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
 from chainsched.flow.clean import clean, policy
+from chainsched.flow.fold import BATCH, fold
 from chainsched.runtime.poller import Turn
 
 
@@ -15,11 +16,12 @@ class Cleaner:
         self._after = 0
 
     def turn(self, now: datetime) -> Turn:
-        """Clean one page; where something was removed there is more to do at once."""
+        """Fold a batch and clean one page; where something was removed there is more to do at once."""
+        is_more_to_fold = fold(now=now) == BATCH
         rules = policy()
         if rules.is_off:
-            return Turn()
+            return Turn(has_more=is_more_to_fold)
         cleaned = clean(rules, now=now, after=self._after)
         self._after = cleaned.last_id if cleaned.has_more else 0
         removed = cleaned.removed.total()
-        return Turn(did=removed, has_more=cleaned.has_more and removed > 0)
+        return Turn(did=removed, has_more=is_more_to_fold or (cleaned.has_more and removed > 0))

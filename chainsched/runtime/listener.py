@@ -10,7 +10,6 @@ import logging
 import random
 import threading
 from collections.abc import Callable
-from typing import Any
 
 from django.db import connections
 
@@ -30,7 +29,7 @@ class Listener:
     def __init__(self, hear: Callable[[str], None]) -> None:
         self._hear = hear
         self._stopping = threading.Event()
-        self._connection: Any = None
+        self._failures = 0
         self._thread = threading.Thread(target=self._run, name="chainsched-listener", daemon=True)
 
     @staticmethod
@@ -46,15 +45,23 @@ class Listener:
         self._stopping.set()
 
     def _run(self) -> None:
-        failures = 0
         while not self._stopping.is_set():
             try:
                 self._listen()
-                failures = 0
             except Exception as error:  # noqa: BLE001 - whatever happens to a listener, polling goes on
-                failures += 1
-                logger.info("Not listening for wake-ups just now: %s", str(error).strip())
-                self._stopping.wait(min(MAX_PAUSE, 2.0**failures / 4) * random.uniform(0.5, 1))  # noqa: S311
+                self._stopping.wait(self._note_failure(error))
+
+    def _note_failure(self, error: Exception) -> float:
+        """Say it once, and return for how long to wait; longer each time."""
+        if self._failures == 0:
+            logger.info("Wake-ups from other processes are not heard just now: %s", " ".join(str(error).split()))
+        self._failures += 1
+        return min(MAX_PAUSE, 2.0 ** min(self._failures, 10) / 4) * random.uniform(0.5, 1)  # noqa: S311 - spreads load
+
+    def _note_success(self) -> None:
+        if self._failures:
+            logger.info("Wake-ups from other processes are heard again.")
+        self._failures = 0
 
     def _listen(self) -> None:
         import psycopg  # noqa: PLC0415 - not installed where SQLite is all there is
@@ -65,6 +72,7 @@ class Listener:
         parameters["application_name"] = "chainsched listener"
         with psycopg.connect(**parameters, autocommit=True) as connection:
             connection.execute(f"LISTEN {CHANNEL}")
+            self._note_success()
             # What was said before we listened was said to nobody.
             self._hear("")
             while not self._stopping.is_set():

@@ -88,7 +88,7 @@ class Poller:
             self._after(turn)
         except Exception as error:  # noqa: BLE001 - a loop outlives whatever one turn meets
             return self._recover(error)
-        outage.end()
+        outage.end(at=self.name)
         self.turned_at = now
         self._failures = 0
         if turn.has_more:
@@ -100,7 +100,7 @@ class Poller:
     def _recover(self, error: Exception) -> float:
         """Report the first failure of a series, drop the connection, and wait longer each time."""
         if isinstance(error, TRANSIENT):
-            outage.begin(error)
+            outage.begin(error, at=self.name)
         elif self._failures == 0:
             logger.error("A turn of the %s failed; it goes on trying.", self.name, exc_info=error)
         self._failures += 1

@@ -26,7 +26,7 @@ from chainsched.flow.verify import reconcile
 from chainsched.models import notices
 from chainsched.models.clock import database_now
 from chainsched.registry import registry
-from chainsched.runtime import job_dispatcher, manifest_manager
+from chainsched.runtime import clerk, job_dispatcher, manifest_manager
 from chainsched.runtime.children import Children
 from chainsched.runtime.cleaner import Cleaner
 from chainsched.runtime.lease import Lease
@@ -41,13 +41,14 @@ from chainsched.runtime.worker import Worker
 logger = logging.getLogger(__name__)
 
 # The order is that of the flow, so that one round of turns carries a due job to its worker.
-LOOPS = ("reaper", "reconciler", "cleaner", "manager", "dispatcher")
+LOOPS = ("reaper", "reconciler", "cleaner", "clerk", "manager", "dispatcher")
 WORKER = "worker"
 # Whose turn may find something new after whose turn did something.
 WAKES = {
     "reaper": ("dispatcher", "manager"),
     "reconciler": ("manager",),
     "cleaner": (),
+    "clerk": ("manager", "dispatcher"),
     "manager": ("dispatcher",),
     "dispatcher": (WORKER,),
     WORKER: ("manager", "dispatcher"),
@@ -165,12 +166,13 @@ class Supervisor:
             try:
                 lease = self._new_lease()
             except TRANSIENT as error:
-                outage.begin(error)
+                outage.begin(error, at="lease")
                 connections.close_all()
                 self._changed.clear()
                 self._changed.wait(pause)
                 pause = min(2 * pause, MAX_PAUSE)
             else:
+                outage.end(at="lease")
                 return self._begin(lease)
         return None
 
@@ -208,6 +210,8 @@ class Supervisor:
         logger.error("This process lost its lease; what it was running is ended, and it begins anew.")
         self._abandon_work(shift)
         self._runner.kill()
+        # An answer that the network lost is waited for without end; the next lease is taken over a fresh connection.
+        connections.close_all()
 
     def _abandon_work(self, shift: Shift) -> None:
         shift.worker.abandon()
@@ -253,6 +257,7 @@ class Supervisor:
             "reaper": self._reaper.turn,
             "reconciler": _reconcile,
             "cleaner": self._cleaner.turn,
+            "clerk": clerk.turn,
         }[name]
 
     def _pass_on(self, name: str, turn: Turn) -> None:
@@ -340,6 +345,7 @@ def _interval_of(name: str) -> float:
         "reaper": config.reap_interval,
         "reconciler": config.reconcile_interval,
         "cleaner": config.cleanup_interval,
+        "clerk": config.clerk_interval,
         WORKER: config.worker_interval,
     }[name]
 

@@ -255,6 +255,19 @@ EXCUSED = [
     ),
     pytest.param(
         held(
+            executions=[execution(1, end=9)],
+            runs=[
+                run(1, begin=0.0, end=5.0),
+                run(1, begin=3.0, end=None, member="worker-2", pid=8),
+                run(1, begin=7.0, end=8.0, pid=9),
+            ],
+            seen={8: 4.0},
+            freezes=[Freeze("worker-1", 0.5, 5.0)],
+        ),
+        id="a claim that a process lost to another, got back and recorded",
+    ),
+    pytest.param(
+        held(
             executions=[execution(1, state="failed", end=1), execution(2, begin=1, end=2)],
             runs=[run(1, end=None), run(2, begin=1.0, end=2.0)],
             seen={7: 0.9},

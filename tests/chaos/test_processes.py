@@ -12,7 +12,9 @@ from chaos import processes
 
 PARENT = """
 import subprocess, sys
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+sleep = "import time; print(flush=True); time.sleep(60)"
+child = subprocess.Popen([sys.executable, "-c", sleep], stdout=subprocess.PIPE)
+child.stdout.readline()  # until then the kernel may still be giving it its environment
 print(child.pid, flush=True)
 child.wait()
 """
@@ -35,9 +37,9 @@ def test_a_family_are_all_descendants(parent):
     assert set(processes.family(os.getpid())) >= {parent.pid, parent.child_pid}
 
 
-def test_leaves_are_the_descendants_without_children(parent):
-    assert processes.leaves(parent.pid) == [parent.child_pid]
-    assert processes.leaves(parent.child_pid) == []
+def test_workers_are_the_children_of_a_nursery_and_not_the_nursery_itself(parent):
+    assert processes.workers_below(os.getpid()) == [parent.child_pid]
+    assert processes.workers_below(parent.pid) == []
 
 
 def test_descendants_are_also_found_by_what_they_inherited(parent):

@@ -231,6 +231,20 @@ def test_a_dispatcher_takes_its_time_after_its_lock():
     assert Metadata.objects.get().created_at > released_at
 
 
+@pytest.mark.parametrize("statements", range(1, 12))
+def test_what_is_queued_while_a_dispatcher_stands_still_starts_after_that(statements):
+    """A dispatcher may be frozen in the middle of its turn, with the time in its hand."""
+    make_queue_row(make_manifest(state={}))
+    with actors(1) as (other,):
+        other.start(lambda: dispatch(workflows=["testapp.ping"]), stop_after=statements)
+        assert other.stops()
+        late = make_queue_row(make_manifest(state={}), created_at=database_now())
+        other.go_on()
+        other.result()
+    for started in Metadata.objects.filter(work_queue=late.id):
+        assert started.created_at > late.created_at
+
+
 def test_a_worker_takes_its_time_after_its_lock():
     make_execution(make_manifest(state={}), created_at=database_now())
     worker = make_process()

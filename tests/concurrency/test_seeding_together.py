@@ -16,7 +16,7 @@ from django.db import connection
 from chainsched import Every, ManifestItem
 from chainsched.models import Manifest, ManifestGroup, ManifestState
 from tests.concurrency.threads import at_once
-from tests.processes.command import ROOT, _url
+from tests.processes.command import ROOT, database_url
 from tests.testapp import workflows
 
 pytestmark = [pytest.mark.postgres, pytest.mark.django_db(transaction=True)]
@@ -57,7 +57,11 @@ for line in sys.stdin:
 @contextmanager
 def a_process() -> Iterator[subprocess.Popen[str]]:
     """A process of its own on the test's database, ready to seed; it ends when its input does."""
-    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", "CHAINSCHED_TEST_DATABASE_URL": _url()}
+    environment = {
+        **os.environ,
+        "DJANGO_SETTINGS_MODULE": "tests.settings",
+        "CHAINSCHED_TEST_DATABASE_URL": database_url(),
+    }
     with subprocess.Popen(
         [sys.executable, "-c", SEEDER],
         cwd=ROOT,

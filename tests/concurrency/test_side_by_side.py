@@ -5,25 +5,30 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import User
 from django.db import connection, transaction
 
 from chainsched import Every, ManifestItem
 from chainsched.domain import outcomes
 from chainsched.domain.outcomes import Finished
-from chainsched.domain.states import ExecutionState
+from chainsched.domain.states import ErrandStatus, ErrandVerb, ExecutionState
+from chainsched.flow.carry_out import carry_out
+from chainsched.flow.commission import commission
 from chainsched.flow.declare import Schedules
 from chainsched.flow.dispatch import dispatch
 from chainsched.flow.evaluate import evaluate
 from chainsched.flow.execute import claim
 from chainsched.flow.record import record
 from chainsched.flow.seed import seed
-from chainsched.models import Manifest, ManifestState, Metadata, WorkQueue
+from chainsched.models import Errand, Manifest, ManifestState, Metadata, WorkQueue
 from tests.concurrency.threads import at_once
 from tests.factories import (
     NOW,
     make_dependent,
     make_execution,
     make_group,
+    make_letter,
     make_manifest,
     make_many_manifests,
     make_process,
@@ -83,6 +88,26 @@ def test_workers_side_by_side_claim_each_execution_once():
 
     taken = [execution_id for ids in at_once(*map(claim_all, processes)) for execution_id in ids]
     assert len(taken) == len(set(taken)) == 200
+
+
+def test_clerks_side_by_side_decide_about_each_letter_once():
+    letters = [make_letter(make_manifest(state={})) for _ in range(60)]
+    asker = User.objects.create_user("ann")
+    told = {"by": asker, "note": "back", "selection": "", "now": NOW}
+    commission(ErrandVerb.RETRY, [letter.id for letter in letters], **told)
+
+    def turns() -> int:
+        decided = 0
+        while Errand.objects.open().exists():
+            decided += carry_out(now=NOW, limit=7).letters
+        return decided
+
+    assert sum(at_once(*[turns] * 4)) == 60
+    errand = Errand.objects.get()
+    assert (errand.status, errand.done_count, errand.skipped_count) == (ErrandStatus.DONE, 60, 0)
+    assert WorkQueue.objects.queued().count() == 60
+    entries = LogEntry.objects.filter(content_type__model="deadletter").values_list("object_id", flat=True)
+    assert Counter(entries) == {str(letter.id): 1 for letter in letters}
 
 
 def test_two_records_of_one_execution_make_one_end():

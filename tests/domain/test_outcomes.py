@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from chainsched.domain import outcomes
 from chainsched.domain.outcomes import (
     MAX_TEXT,
     MAX_TYPE_NAME,
@@ -241,3 +244,18 @@ def test_a_condition_fires_for_the_outcomes_of_the_table(condition, end):
     state, is_dead_lettered = ENDS[end]
     is_match = matches(condition, state=state, is_dead_lettered=is_dead_lettered)
     assert is_match is ((condition.name.lower(), end) in FIRES)
+
+
+@pytest.mark.parametrize("padding", range(0, 900, 150))
+def test_what_a_cut_leaves_of_a_secret_is_not_kept(padding):
+    """Where everything else shrinks, what stands next to the cut comes near to what is kept."""
+    named = ", ".join(f'{{"token": "{"A" * 400}-half-{"B" * 400}"}}' for _ in range(300))
+    assert "-half-" not in outcomes.presentable(named + " " * padding)
+    known = "k" * 500 + "-half-" + "z" * 500
+    assert "-half-" not in outcomes.presentable(" " * padding + f"{known} " * 300, known=[known])
+
+
+@pytest.mark.parametrize("told", [KeyError, lambda value: ValueError(json.dumps({"x": value}))])
+def test_a_known_value_is_found_as_python_and_json_write_it(told):
+    value = "pa\"ss'wo\\rd1"
+    assert "rd1" not in outcomes.raised(told(value), known=[value]).failure_reason

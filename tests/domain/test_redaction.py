@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chainsched.domain import redaction
-from chainsched.domain.redaction import MAX_DEPTH, REDACTED, is_telling, redact, redact_text
+from chainsched.domain.redaction import MAX_DEPTH, REDACTED, find_telling, is_telling, redact, redact_text
 
 SECRET = "hunter2"
 NAMES = [
@@ -183,3 +183,24 @@ def test_a_redactor_that_fails_gives_nothing_away(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(redaction, "is_telling", fail)
     assert redact({"a": SECRET}) == REDACTED
     assert redact_text(f"password={SECRET}") == REDACTED
+
+
+def test_a_name_that_stands_twice_hides_no_value():
+    assert "hunter22" not in str(redact({"body": '{"password": "hunter22", "password": null}'}))
+
+
+@pytest.mark.parametrize(
+    ("described", "is_found"),
+    [
+        ({"type": "string"}, True),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, True),
+        ({"type": "array", "items": {"type": "string"}}, True),
+        ({"type": "object", "additionalProperties": {"type": "string"}}, True),
+        ({"type": "string", "format": "by-name"}, False),
+        ({"type": "integer"}, False),
+        ({"type": "object", "additionalProperties": True}, False),
+    ],
+)
+def test_properties_that_hold_secrets_in_the_clear_are_found(described, is_found):
+    schema = {"type": "object", "properties": {"passwords": described, "table": {"type": "string"}}}
+    assert find_telling(schema, by_name_only="by-name") == (["passwords"] if is_found else [])

@@ -37,7 +37,7 @@ def test_once_seeds_and_takes_one_turn_of_everything(declared):
 
 def test_for_ends_by_itself(declared):
     output = run("run_scheduler", "--for", "2", "--processes", "2")
-    loops = "reaper, reconciler, cleaner, manager, dispatcher"
+    loops = "reaper, reconciler, cleaner, clerk, manager, dispatcher"
     assert f"Scheduler started: {loops}; 2 jobs at once in this process." in output
     assert output.endswith("Scheduler stopped.\n")
     assert Metadata.objects.get().state == ExecutionState.COMPLETED

@@ -13,12 +13,15 @@ from django.db import IntegrityError, connection, models, transaction
 from chainsched.models import (
     CancelledTree,
     DeadLetter,
+    Errand,
+    ErrandLetter,
     Loop,
     Manifest,
     ManifestGroup,
     ManifestState,
     Metadata,
     Process,
+    Tally,
     WorkQueue,
 )
 
@@ -292,6 +295,18 @@ def test_a_loop_has_one_row(world):
         Loop.objects.create(name="spare")
 
 
+def test_an_hour_has_one_folded_tally_of_a_kind_and_it_is_of_what_has_ended():
+    figures = {"executions": 1, "seconds": 1, "slowest_seconds": 1, "slowest_execution": 1}
+    kind = {"hour": NOW, "group": 1, "workflow": "shop.copy", "state": "failed"}
+    Tally.objects.create(**kind, **figures)
+    Tally.objects.create(**kind, **figures)
+    Tally.objects.create(**kind, **figures, is_folded=True)
+    with one_of_a_kind("chainsched_tally_one_folded", column="hour"), transaction.atomic():
+        Tally.objects.create(**kind, **figures, is_folded=True)
+    with refusing("chainsched_tally_of_what_has_ended"), transaction.atomic():
+        Tally.objects.create(**{**kind, "state": "pending"}, **figures)
+
+
 def test_a_tree_is_stamped_once_and_has_a_root(world):
     root = world.make_execution()
     CancelledTree.objects.create(root_execution=root, cancelled_at=NOW)
@@ -299,6 +314,38 @@ def test_a_tree_is_stamped_once_and_has_a_root(world):
         CancelledTree.objects.create(root_execution=root, cancelled_at=NOW)
     with refusing("chainsched_cancelled_tree_has_root"), transaction.atomic():
         CancelledTree.objects.create(cancelled_at=NOW)
+
+
+ERRAND: dict[str, Any] = {"verb": "retry", "total": 2, "created_at": NOW}
+
+
+@pytest.mark.parametrize(
+    ("name", "columns"),
+    [
+        ("chainsched_errand_verb", {"verb": "delete"}),
+        ("chainsched_errand_status", {"status": "lost", "finished_at": NOW}),
+        ("chainsched_errand_finished_when_closed", {"status": "done"}),
+        ("chainsched_errand_finished_when_closed", {"status": "under_way", "finished_at": NOW}),
+        ("chainsched_errand_counts", {"done_count": 2, "skipped_count": 1}),
+    ],
+)
+def test_an_errand_is_whole(name, columns):
+    with refusing(name), transaction.atomic():
+        Errand.objects.create(**{**ERRAND, **columns})
+
+
+def test_a_letter_is_in_an_errand_once_and_has_its_outcome_with_its_time(world):
+    row = {"errand": Errand.objects.create(**ERRAND), "dead_letter": world.make_letter()}
+    ErrandLetter.objects.create(**row)
+    with one_of_a_kind("chainsched_errand_letter_once", column="errand_id"), transaction.atomic():
+        ErrandLetter.objects.create(**row)
+    for name, columns in (
+        ("chainsched_errand_letter_outcome", {"outcome": "lost", "decided_at": NOW}),
+        ("chainsched_errand_letter_decided", {"outcome": "done"}),
+        ("chainsched_errand_letter_decided", {"decided_at": NOW}),
+    ):
+        with refusing(name), transaction.atomic():
+            ErrandLetter.objects.create(**{**row, "dead_letter": None, **columns})
 
 
 def test_every_named_constraint_is_tried_here():
@@ -313,6 +360,15 @@ def test_every_named_constraint_is_tried_here():
         "chainsched_letter_one_awaiting",
         "chainsched_cancelled_tree_once",
         "chainsched_cancelled_tree_has_root",
+        "chainsched_tally_one_folded",
+        "chainsched_tally_of_what_has_ended",
+        "chainsched_errand_verb",
+        "chainsched_errand_status",
+        "chainsched_errand_finished_when_closed",
+        "chainsched_errand_counts",
+        "chainsched_errand_letter_once",
+        "chainsched_errand_letter_outcome",
+        "chainsched_errand_letter_decided",
     }
     declared = {
         constraint.name

@@ -14,13 +14,22 @@ from django.db import connection
 ROOT = Path(__file__).parents[2]
 
 
-def start(*arguments: str, settings: dict[str, Any] | None = None) -> subprocess.Popen[str]:
-    """``manage.py`` with these arguments, on the test's database, with these options in ``CHAINSCHED``."""
+def start(
+    *arguments: str,
+    settings: dict[str, Any] | None = None,
+    through: Path | None = None,
+    environment: dict[str, str] | None = None,
+) -> subprocess.Popen[str]:
+    """``manage.py`` with these arguments, on the test's database, with these options in ``CHAINSCHED``.
+
+    ``through`` is the directory of a socket that leads there by a detour.
+    """
     environment = {
         **os.environ,
         "DJANGO_SETTINGS_MODULE": "tests.settings",
-        "CHAINSCHED_TEST_DATABASE_URL": _url(),
+        "CHAINSCHED_TEST_DATABASE_URL": database_url(through=through),
         "CHAINSCHED_TEST_SETTINGS": json.dumps(settings or {}),
+        **(environment or {}),
     }
     return subprocess.Popen(
         [sys.executable, "manage.py", *arguments],
@@ -39,11 +48,13 @@ def stop(process: subprocess.Popen[str], *, timeout: float = 40) -> tuple[int, s
     return process.returncode, output
 
 
-def _url() -> str:
+def database_url(*, through: Path | None = None) -> str:
+    """Where the test's database is, for another process."""
     database = connection.settings_dict
     if connection.vendor == "sqlite":
         return f"sqlite://{database['NAME']}"
-    host = urlencode({"host": database["HOST"]}) if database["HOST"] else ""
+    directory = str(through) if through else database["HOST"]
+    host = urlencode({"host": directory}) if directory else ""
     port = f":{database['PORT']}" if database["PORT"] else ""
     password = f":{quote(database['PASSWORD'])}" if database["PASSWORD"] else ""
     return f"postgresql://{database['USER']}{password}@{port}/{database['NAME']}?{host}"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from chainsched.domain.states import ExecutionState
-from chainsched.models import DeadLetter, Manifest, Metadata
+from chainsched.domain.states import ExecutionState, QueueStatus
+from chainsched.models import DeadLetter, Manifest, ManifestGroup, Metadata, WorkQueue
 from tests.processes.command import start, stop
 from tests.testapp import misdeeds, workflows
 from tests.waiting import wait_until
@@ -26,6 +26,7 @@ MISDEEDS = [
     (misdeeds.kill_itself, "killed", "killed by SIGKILL, possibly because memory ran out"),
     (misdeeds.term_itself, "Interrupted", "received SIGTERM"),
     (misdeeds.run_out_of_memory, "MemoryError", ""),
+    (misdeeds.hoard, "MemoryError", ""),
     (misdeeds.oversleep, "timeout", "longer than its timeout of 1 s"),
     (misdeeds.spin, "timeout", "longer than its timeout of 1 s"),
     (misdeeds.ignore_everything, "timeout", "timeout of 1 s and was killed"),
@@ -44,13 +45,15 @@ MISDEEDS = [
 @pytest.mark.parametrize("threads", [1, 3])
 def test_each_misdeed_ends_in_a_dead_letter_with_its_reason(threads):
     chosen = MISDEEDS if threads == 1 else [row for row in MISDEEDS if _is_fit_for_threads(row)]
+    # Jobs that share a process share its fate: no misdeed is done beside another, and its innocent neighbours, which
+    # may be killed with it, are retried.
+    ManifestGroup.objects.create(name="misdeeds", max_active_jobs=None if threads == 1 else 1)
+    retries = 1 if threads == 1 else 3
     for workflow, _, _ in chosen:
         name = workflow.__name__
         options = {"max_retries": 1, **(TIMEOUT if "timeout" in dict(_expected())[name] else {})}
         Manifest.objects.schedule(workflow, name, None, None, group="misdeeds", **options).trigger()
     for number in range(20):
-        # Jobs that share a process share its fate: one that is killed beside another is retried.
-        retries = 1 if threads == 1 else 3
         Manifest.objects.schedule(workflows.ping, f"innocent-{number}", None, None, max_retries=retries).trigger()
     process = start("run_scheduler", "--processes", "2", "--threads", str(threads), settings={"KILL_GRACE": 1})
     try:
@@ -59,22 +62,21 @@ def test_each_misdeed_ends_in_a_dead_letter_with_its_reason(threads):
         code, output = stop(process)
     assert code == 0, output
 
-    found = {
-        letter.execution.manifest_external_id: letter.execution
-        for letter in DeadLetter.objects.awaiting().select_related("execution")
-    }
-    assert set(found) == {workflow.__name__ for workflow, _, _ in chosen}
+    letters = DeadLetter.objects.awaiting().values_list("manifest__external_id", flat=True)
+    assert set(letters) == {workflow.__name__ for workflow, _, _ in chosen}
     for workflow, failure_type, words in chosen:
-        execution = found[workflow.__name__]
-        assert execution.failure_type == failure_type, (workflow.__name__, execution.failure_reason)
-        assert re.search(words, execution.failure_reason), (workflow.__name__, execution.failure_reason)
+        attempts = Metadata.objects.filter(manifest_external_id=workflow.__name__)
+        told = [(execution.failure_type, execution.failure_reason) for execution in attempts]
+        assert [kind for kind, _ in told] == [failure_type], (workflow.__name__, told)
+        assert re.search(words, told[0][1]), (workflow.__name__, told)
     assert _daemons() == []
 
 
 def _is_fit_for_threads(row) -> bool:
-    """What kills a whole process hits all threads, and signals are for the main one."""
+    """What kills a whole process, or takes its memory, hits all threads, and signals are for the main one."""
     workflow, failure_type, _ = row
-    return failure_type not in ("killed", "Interrupted") and workflow is not misdeeds.ignore_everything
+    is_alone = workflow in (misdeeds.ignore_everything, misdeeds.hoard)
+    return failure_type not in ("killed", "Interrupted") and not is_alone
 
 
 def _expected():
@@ -97,6 +99,61 @@ def _daemons() -> list[str]:
             if b"chainsched-daemon" in command:
                 found.append(command.decode())
     return found
+
+
+def test_a_job_that_is_killed_each_time_uses_its_attempts_and_no_others():
+    Manifest.objects.schedule(misdeeds.kill_itself, "greedy", None, None, max_retries=3).trigger()
+    for number in range(40):
+        Manifest.objects.schedule(misdeeds.stay, f"innocent-{number}", 0.1, None, max_retries=1).trigger()
+    process = start("run_scheduler", "--processes", "2", settings={"RETRY_DELAY": 1})
+    try:
+        wait_until(lambda: DeadLetter.objects.exists() and _ended() == 43)
+    finally:
+        code, output = stop(process)
+    assert code == 0, output
+    attempts = Metadata.objects.filter(manifest_external_id="greedy").order_by("id")
+    assert [(row.attempt, row.failure_type) for row in attempts] == [(number, "killed") for number in (1, 2, 3)]
+    assert all("possibly because memory ran out" in row.failure_reason for row in attempts)
+    assert DeadLetter.objects.get().execution == attempts[2]
+    assert Metadata.objects.filter(state=ExecutionState.COMPLETED).count() == 40
+
+
+# When a job has come to its end: around its timeout, the interruption and the kill, which come half a grace apart.
+GRACE = 1
+MOMENTS = [round(turn + step * 0.005, 3) for turn in (1, 1 + GRACE / 2, 1 + GRACE) for step in range(-8, 9)]
+
+
+def test_a_job_that_ends_as_its_time_is_up_has_one_outcome():
+    for moment in MOMENTS:
+        name = f"at-{moment}"
+        Manifest.objects.schedule(misdeeds.stay, name, moment, None, group="racers", timeout=1, max_retries=1)
+        Manifest.objects.schedule_dependent(workflows.ping, f"after-{name}", None, depends_on=name)
+        Manifest.objects.get(external_id=name).trigger()
+    process = start("run_scheduler", "--processes", "6", settings={"KILL_GRACE": GRACE})
+    racers = Metadata.objects.filter(manifest_external_id__startswith="at-")
+    try:
+        wait_until(lambda: racers.filter(ended_at__isnull=False).count() == len(MOMENTS), timeout=90)
+        wait_until(lambda: not Metadata.objects.active().exists() and not _queued())
+    finally:
+        code, output = stop(process)
+    assert code == 0, output
+    assert "too late" not in output
+    assert racers.count() == len(MOMENTS)
+    came_through = {row.manifest_external_id for row in racers if row.state == ExecutionState.COMPLETED}
+    for row in racers:
+        is_through = row.manifest_external_id in came_through
+        assert (row.output, row.failure_type) == (("stayed", "") if is_through else (None, "timeout"))
+    after = Metadata.objects.filter(manifest_external_id__startswith="after-at-")
+    assert {row.manifest_external_id.removeprefix("after-") for row in after} == came_through
+    assert after.count() == len(came_through)
+    given_up = {letter.execution.manifest_external_id for letter in DeadLetter.objects.select_related("execution")}
+    assert given_up == {row.manifest_external_id for row in racers} - came_through
+    assert came_through
+    assert given_up
+
+
+def _queued():
+    return WorkQueue.objects.filter(status=QueueStatus.QUEUED).exists()
 
 
 def test_a_running_job_is_told_that_it_was_cancelled_and_shows_its_progress():

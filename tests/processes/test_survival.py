@@ -2,53 +2,21 @@
 
 import functools
 import signal
+from datetime import timedelta
 
 import pytest
 from django.db import connection
 
-from chainsched import ManifestItem
 from chainsched.domain.states import ExecutionState
-from chainsched.models import Manifest, ManifestGroup, Metadata, Process
-from tests.processes.command import start, stop
+from chainsched.models import Manifest, Metadata, Process
+from chainsched.models.clock import database_now
+from tests.processes.command import stop
+from tests.processes.jobs import SHORT_LEASE, ended, running, trigger
 from tests.processes.tree import descendants, is_running, send_all
 from tests.testapp import misdeeds, workflows
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
-
-SHORT_LEASE = {"HEARTBEAT_INTERVAL": 0.5, "PROCESS_EXPIRY": 3, "REAP_INTERVAL": 0.5, "RETRY_DELAY": 1}
-
-
-def trigger(workflow, number=1, input=None):
-    """Let so many jobs come at once."""
-    items = [ManifestItem(str(index), input) for index in range(number)]
-    Manifest.objects.schedule_many(workflow, workflow.__name__, items, None)
-    ManifestGroup.objects.get(name=workflow.__name__).trigger()
-
-
-def ended(state=ExecutionState.COMPLETED):
-    return Metadata.objects.filter(state=state).count()
-
-
-def running():
-    return Metadata.objects.in_progress().filter(started_at__isnull=False).count()
-
-
-@pytest.fixture
-def launch():
-    """Start commands that are stopped after the test, however it ends."""
-    processes = []
-
-    def start_one(*arguments, **options):
-        processes.append(start(*arguments, **options))
-        return processes[-1]
-
-    yield start_one
-    for process in processes:
-        if process.poll() is None:
-            send_all([process.pid, *descendants(process.pid)], signal.SIGKILL)
-        process.stdout.close()
-        process.wait()
 
 
 def test_children_die_with_their_supervisor(launch):
@@ -66,14 +34,37 @@ def test_a_killed_supervisor_burns_no_attempt_of_what_had_not_begun(launch):
     trigger(workflows.ping, 60)
     process = launch("run_scheduler", "--processes", "1", settings=SHORT_LEASE)
     wait_until(lambda: ended() == 60)
-    trigger(misdeeds.stay, 50, input=0.4)
-    wait_until(lambda: Metadata.objects.in_progress().filter(started_at__isnull=True).count() >= 5)
+    trigger(misdeeds.stay, 51, input=0.9)
+    wait_until(lambda: Metadata.objects.in_progress().filter(started_at__isnull=True).count() >= 50, interval=0.01)
     process.kill()
     process.wait()
-    again = launch("run_scheduler", "--processes", "2", "--threads", "8", settings=SHORT_LEASE)
-    wait_until(lambda: ended() == 110)
+    assert Metadata.objects.in_progress().count() == 51
+    again = launch("run_scheduler", "--processes", "2", "--threads", "16", settings=SHORT_LEASE)
+    wait_until(lambda: ended() == 111)
     assert stop(again)[0] == 0
     assert ended(ExecutionState.FAILED) <= 1, "at most the one that was running"
+    assert Metadata.objects.filter(attempt=1, claims=2).count() >= 50
+
+
+# What a busy machine may need on top to notice, to queue, to claim and to begin.
+SLACK = timedelta(seconds=3)
+
+
+def test_the_job_of_a_killed_worker_runs_elsewhere_in_time(launch):
+    settings = {**SHORT_LEASE, **dict.fromkeys(("MANAGER_INTERVAL", "DISPATCHER_INTERVAL", "WORKER_INTERVAL"), 0.2)}
+    launch("run_scheduler", "--processes", "0", settings=settings)
+    victim = launch("run_worker", "--processes", "1", settings=settings)
+    trigger(misdeeds.oversleep)
+    wait_until(lambda: running() == 1)
+    launch("run_worker", "--processes", "1", settings=settings)
+    wait_until(lambda: Process.objects.filter(kind="worker").count() == 2)
+    killed_at = database_now()
+    victim.kill()
+    wait_until(lambda: running() == 1 and Metadata.objects.count() == 2)
+    lost, again = Metadata.objects.order_by("id")
+    assert (lost.failure_type, again.attempt) == ("lost", 2)
+    promised = timedelta(seconds=settings["PROCESS_EXPIRY"] + 2 * settings["REAP_INTERVAL"])
+    assert again.started_at - killed_at < promised + SLACK
 
 
 def test_sigterm_lets_what_runs_finish_and_gives_back_what_has_not_begun(launch):
@@ -152,6 +143,17 @@ def test_jobs_run_in_threads_of_the_process_when_asked_to(launch):
 
 @pytest.mark.postgres
 class TestPostgres:
+    @pytest.mark.parametrize("command", [("run_scheduler",), ("run_worker",)])
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+    def test_a_signal_ends_the_wait_for_a_database_that_is_away(self, launch, tmp_path, command, number):
+        process = launch(*command, "--processes", "1", through=tmp_path)
+        assert "in trouble" in process.stdout.readline()
+        below = descendants(process.pid)
+        process.send_signal(number)
+        assert process.wait(timeout=5) == 0
+        assert process.stdout.read() == ""
+        wait_until(lambda: not any(is_running(pid) for pid in below), timeout=5)
+
     def test_terminated_connections_are_survived(self, launch):
         trigger(misdeeds.stay, 40, input=0.05)
         process = launch("run_scheduler", "--processes", "2", settings=SHORT_LEASE)
@@ -164,14 +166,31 @@ class TestPostgres:
         assert ended(ExecutionState.FAILED) == 0
 
     def test_a_database_that_takes_no_writes_is_waited_for(self, launch):
-        process = launch("run_scheduler", "--processes", "1", settings=SHORT_LEASE)
-        wait_until(Process.objects.exists)
-        _make_read_only(True)
+        process = launch("run_scheduler", "--processes", "2", settings={**SHORT_LEASE, "PROCESS_EXPIRY": 30})
+        trigger(misdeeds.stay, input=2.0)
+        wait_until(lambda: running() == 1)
         trigger(workflows.ping, 5)
+        _make_read_only(True)
+        refused = _rolled_back()
+        wait_until(lambda: _rolled_back() > refused + 20)
+        finished = ended()
+        wait_until(lambda: _rolled_back() > refused + 40)
+        assert ended() == finished, "nothing can be written"
+        assert process.poll() is None
         _make_read_only(False)
-        wait_until(lambda: ended() == 5)
+        wait_until(lambda: ended() == 6)
         code, output = stop(process)
         assert code == 0, output
+        assert ended(ExecutionState.FAILED) == 0, "what ran meanwhile is recorded afterwards"
+        assert output.count("in trouble") <= 2, "once for the sessions that ended, once for the refusals"
+
+    def test_a_start_is_written_down_without_waiting_for_an_interval(self, launch):
+        """A process that dies from then on has used an attempt."""
+        process = launch("run_scheduler", "--processes", "1", settings={"WORKER_INTERVAL": 600})
+        trigger(misdeeds.stay, input=4.0)
+        wait_until(lambda: running() == 1)
+        wait_until(lambda: ended() == 1)
+        assert stop(process)[0] == 0
 
     def test_other_processes_are_woken_without_waiting_for_their_interval(self, launch):
         slow = dict.fromkeys(("MANAGER_INTERVAL", "DISPATCHER_INTERVAL", "WORKER_INTERVAL"), 600)
@@ -204,6 +223,12 @@ def _make_read_only(is_on: bool) -> None:
         name = connection.ops.quote_name(connection.settings_dict["NAME"])
         cursor.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = {'on' if is_on else 'off'}")
     _terminate_others()
+
+
+def _rolled_back() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT xact_rollback FROM pg_stat_database WHERE datname = current_database()")
+        return int(cursor.fetchone()[0])
 
 
 def _have_ended(number: int) -> bool:

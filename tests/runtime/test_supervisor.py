@@ -3,15 +3,18 @@
 import threading
 
 import pytest
+from django.contrib.auth import get_user_model
 from django.db import connections
 
 from chainsched import Every, workflow
-from chainsched.domain.states import ExecutionState
+from chainsched.domain.states import DeadLetterStatus, ErrandVerb, ExecutionState
+from chainsched.flow.commission import commission
 from chainsched.flow.declare import Schedules
 from chainsched.flow.seed import seed
 from chainsched.models import Metadata, Process
 from chainsched.models.clock import database_now
 from chainsched.runtime.supervisor import LOOPS, Roles, Supervisor
+from tests.factories import make_letter, make_manifest
 from tests.testapp import workflows
 from tests.waiting import wait_until
 
@@ -121,3 +124,14 @@ def test_a_scheduler_without_workers_can_run_nothing_itself():
     Supervisor(Roles("scheduler", LOOPS, processes=0)).run_once()
     assert Process.objects.get().workflows == []
     assert not Metadata.objects.exists(), "no live process knows the workflow, so the row waits"
+
+
+def test_one_round_carries_out_an_errand():
+    letter = make_letter(make_manifest(state={}, schedule_type="on_demand"))
+    asker = get_user_model().objects.create_user("ann")
+    told = {"by": asker, "note": "back", "selection": "", "now": database_now()}
+    commission(ErrandVerb.RETRY, [letter.id], **told)
+    Supervisor(Roles("scheduler", LOOPS, processes=1)).run_once()
+    letter.refresh_from_db()
+    assert letter.status == DeadLetterStatus.RETRIED
+    assert Metadata.objects.get(manifest=letter.manifest).state == ExecutionState.COMPLETED

@@ -9,13 +9,15 @@ from django.contrib.auth import get_user_model
 from chainsched import Cron, GiveUp, ManifestItem, RunCondition
 from chainsched.domain import outcomes
 from chainsched.domain.outcomes import Finished, Outcome
-from chainsched.domain.states import ExecutionState
+from chainsched.domain.states import ErrandStatus, ErrandVerb, ExecutionState
 from chainsched.flow.activate import activate
+from chainsched.flow.carry_out import carry_out
+from chainsched.flow.commission import commission
 from chainsched.flow.execute import claim, hand_back
 from chainsched.flow.reap import reap
 from chainsched.flow.record import record
 from chainsched.flow.verify import reconcile
-from chainsched.models import DeadLetter, Manifest, ManifestGroup, ManifestState, Metadata, Process
+from chainsched.models import DeadLetter, Errand, Manifest, ManifestGroup, ManifestState, Metadata, Process
 from chainsched.registry import registry
 from chainsched.testing import Workbench
 from tests.drive import manifest
@@ -323,6 +325,23 @@ class AcknowledgeLetter(OfAFamily):
         self.letter.acknowledge(by=self.operator, note="known")
 
 
+class CarryOutErrand(Stage):
+    """A letter is decided about, then the errand is closed."""
+
+    transactions = 2
+
+    def prepare(self, bench: Workbench) -> None:
+        letter = given_up(bench, workflows.ping)
+        operator = get_user_model().objects.create_user("ann")
+        told = {"by": operator, "note": "the source is back", "selection": "", "now": bench.now}
+        commission(ErrandVerb.RETRY, [letter.id], **told)
+
+    def run(self, bench: Workbench) -> None:
+        while carry_out(now=bench.now).has_more:
+            pass
+        assert Errand.objects.get().status == ErrandStatus.DONE
+
+
 class Disable(EvaluateDependents):
     """A member that the continuation waits for."""
 
@@ -487,6 +506,7 @@ STAGES: list[type[Stage]] = [
     CancelRunning,
     RetryLetter,
     AcknowledgeLetter,
+    CarryOutErrand,
     Enable,
     Disable,
     EnableGroup,

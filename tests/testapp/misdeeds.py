@@ -5,9 +5,11 @@ import ctypes
 import math
 import os
 import re
+import resource
 import signal
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from chainsched import RunContext, workflow
@@ -52,6 +54,20 @@ def term_itself() -> None:
 @workflow
 def run_out_of_memory() -> None:
     raise MemoryError
+
+
+@workflow
+def hoard() -> None:
+    """Take more memory than the process may have, which is little more than it has."""
+    has = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (has + 64 * 1024 * 1024, most))
+    taken = []
+    try:
+        while True:
+            taken.append(bytearray(1024 * 1024))
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
 @workflow
@@ -154,3 +170,18 @@ def stop_when_told(run: RunContext) -> str:
         run.progress(done, 1_000_000, "counting")
         time.sleep(0.01)
     raise RuntimeError("told to stop")
+
+
+@workflow
+def tick(run: RunContext) -> str:
+    """Write a line to a file again and again, so that a witness outside the database knows when it ran.
+
+    It ends when a file says that it is enough.
+    """
+    path = os.environ["CHAINSCHED_TEST_TICKS"]
+    enough = Path(f"{path}-{run.external_id}")
+    with Path(path).open("a", buffering=1) as file:
+        while not enough.exists():
+            file.write(f"{run.external_id} {run.execution_id} {os.getpid()} {time.monotonic()}\n")
+            time.sleep(0.02)
+    return "ticked"

@@ -1,0 +1,138 @@
+"""A wire to PostgreSQL that a test can cut: it passes nothing on, goes silent for ever, or loses one answer."""
+
+import contextlib
+import shutil
+import socket
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from django.db import connection
+
+CHUNK = 65536
+
+
+@dataclass(eq=False)
+class _Line:
+    """One client and its session."""
+
+    client: socket.socket
+    server: socket.socket
+    said: bytes = b""
+    is_silent: bool = False
+    loses_answer: bool = False
+
+    def hang_up(self) -> None:
+        for end in (self.client, self.server):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+
+@dataclass(eq=False)
+class Proxy:
+    """Passes everything on until told otherwise; ``directory`` is that of the socket to connect to."""
+
+    directory: Path
+    lost_answers: int = 0
+    _lose_after: bytes | None = None
+    _is_cut: bool = False
+    _lines: list[_Line] = field(default_factory=list)
+    _threads: list[threading.Thread] = field(default_factory=list)
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def cut(self) -> None:
+        """Pass nothing on any more, and let nobody notice."""
+        with self._changed:
+            self._is_cut = True
+
+    def mend(self) -> None:
+        """Pass on again, beginning with what was said meanwhile."""
+        with self._changed:
+            self._is_cut = False
+            self._changed.notify_all()
+
+    def forget(self) -> None:
+        """Leave every line that is open now silent for ever; new ones work."""
+        for line in self._lines:
+            line.is_silent = True
+
+    def lose_commit_after(self, statement: bytes) -> None:
+        """Lose the answer to the next commit of a transaction in which this was said, and the line with it."""
+        self._lose_after = statement
+
+    def serve(self, listener: socket.socket) -> None:
+        """Accept clients until the listener is closed."""
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = listener.accept()
+                server = socket.socket(socket.AF_UNIX)
+                server.connect(_server_socket())
+                line = _Line(client, server)
+                self._lines.append(line)
+                for ends in ((client, server), (server, client)):
+                    self._threads.append(threading.Thread(target=self._pass_on, args=(line, *ends), daemon=True))
+                    self._threads[-1].start()
+
+    def close(self) -> None:
+        self.mend()
+        for line in self._lines:
+            line.hang_up()
+        for thread in self._threads:
+            thread.join()
+        for line in self._lines:
+            line.client.close()
+            line.server.close()
+
+    def _pass_on(self, line: _Line, source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(CHUNK):
+                with self._changed:
+                    self._changed.wait_for(lambda: not self._is_cut)
+                if source is line.client:
+                    self._listen_for_commit(line, data)
+                elif line.loses_answer:
+                    self.lost_answers += 1
+                    break
+                if not line.is_silent:
+                    target.sendall(data)
+        if not line.is_silent:
+            line.hang_up()
+
+    def _listen_for_commit(self, line: _Line, data: bytes) -> None:
+        line.said += data
+        if b"COMMIT" in data or b"ROLLBACK" in data:
+            said, line.said = line.said, b""
+            if b"COMMIT" in data and self._lose_after is not None and self._lose_after in said:
+                self._lose_after, line.loses_answer = None, True
+
+
+@contextmanager
+def proxy() -> Iterator[Proxy]:
+    """A wire to the test's database."""
+    directory = Path(tempfile.mkdtemp(prefix="chainsched-proxy-", dir="/tmp"))
+    wire = Proxy(directory)
+    try:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(directory / _socket_name()))
+            listener.listen()
+            server = threading.Thread(target=wire.serve, args=(listener,), daemon=True)
+            server.start()
+            try:
+                yield wire
+            finally:
+                listener.shutdown(socket.SHUT_RDWR)
+                server.join()
+                wire.close()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _server_socket() -> str:
+    return str(Path(connection.settings_dict["HOST"]) / _socket_name())
+
+
+def _socket_name() -> str:
+    return f".s.PGSQL.{connection.settings_dict['PORT'] or 5432}"

@@ -1,0 +1,45 @@
+"""A listener that cannot listen: one line in the log when that begins and one when it ends, not one for each try."""
+
+import logging
+
+import pytest
+
+from chainsched.runtime.listener import Listener
+from tests.waiting import wait_until
+
+
+@pytest.fixture
+def listener(monkeypatch):
+    """One that fails three times, succeeds, fails twice, and is then told to stop."""
+    heard = Listener(lambda topic: None)
+    fates = iter([False, False, False, True, False, False, None])
+
+    def listen():
+        fate = next(fates)
+        if fate is None:
+            heard.stop()
+        if fate:
+            heard._note_success()
+        if not fate:
+            raise OSError("no way")
+
+    monkeypatch.setattr(heard, "_listen", listen)
+    monkeypatch.setattr("chainsched.runtime.listener.MAX_PAUSE", 0.01)
+    return heard
+
+
+def test_each_change_is_told_once(listener, caplog):
+    with caplog.at_level(logging.INFO, "chainsched"):
+        listener.start()
+        wait_until(lambda: not listener._thread.is_alive())
+    told = [record.message.partition(":")[0] for record in caplog.records]
+    lost, found = (f"Wake-ups from other processes are {what}" for what in ("not heard just now", "heard again."))
+    assert told == [lost, found, lost]
+
+
+def test_the_wait_grows_and_begins_anew_after_success(monkeypatch):
+    monkeypatch.setattr("chainsched.runtime.listener.random.uniform", lambda low, high: high)
+    listener = Listener(lambda topic: None)
+    assert [listener._note_failure(OSError()) for _ in range(7)] == [0.5, 1, 2, 4, 8, 10, 10]
+    listener._note_success()
+    assert listener._note_failure(OSError()) == 0.5
