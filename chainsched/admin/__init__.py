@@ -6,19 +6,35 @@ The bodies are mixins. A theme combines them with a ModelAdmin of its own, as be
 from django.contrib import admin
 
 from chainsched.admin.bases import ModelAdmin
+from chainsched.admin.errands import ErrandLetterPage, ErrandPage
 from chainsched.admin.executions import MetadataPage
 from chainsched.admin.groups import ManifestGroupPage
 from chainsched.admin.letters import DeadLetterPage
 from chainsched.admin.manifests import ManifestPage
 from chainsched.admin.processes import CancelledTreePage, LoopPage, ProcessPage
 from chainsched.admin.queue import WorkQueuePage
-from chainsched.models import CancelledTree, DeadLetter, Loop, Manifest, ManifestGroup, Metadata, Process, WorkQueue
+from chainsched.models import (
+    CancelledTree,
+    DeadLetter,
+    Errand,
+    ErrandLetter,
+    Loop,
+    Manifest,
+    ManifestGroup,
+    Metadata,
+    Process,
+    WorkQueue,
+)
 
 __all__ = [
     "CancelledTreeAdmin",
     "CancelledTreePage",
     "DeadLetterAdmin",
     "DeadLetterPage",
+    "ErrandAdmin",
+    "ErrandLetterAdmin",
+    "ErrandLetterPage",
+    "ErrandPage",
     "LoopAdmin",
     "LoopPage",
     "ManifestAdmin",
@@ -57,6 +73,16 @@ class WorkQueueAdmin(WorkQueuePage, ModelAdmin):
 @admin.register(DeadLetter)
 class DeadLetterAdmin(DeadLetterPage, ModelAdmin):
     """Dead letters in Django's own admin."""
+
+
+@admin.register(Errand)
+class ErrandAdmin(ErrandPage, ModelAdmin):
+    """Errands in Django's own admin."""
+
+
+@admin.register(ErrandLetter)
+class ErrandLetterAdmin(ErrandLetterPage, ModelAdmin):
+    """The letters of errands in Django's own admin."""
 
 
 @admin.register(Process)

@@ -8,7 +8,7 @@ from typing import Any
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.db import models
 
-from chainsched.domain.redaction import redact_text
+from chainsched.domain.trail import entry
 
 
 def note(
@@ -23,10 +23,8 @@ def note(
     details: Mapping[str, Any],
 ) -> None:
     """Write down that a user did something to a row; secrets in what they typed are left out."""
-    parts = [f"{did}: {outcome}."]
-    parts += [f"With {told}."] if (told := _tell(details)) else []
-    parts += [f"Before: {before}. After: {after}.", f"Reason: {reason or 'none given'}."]
-    LogEntry.objects.log_actions(user.pk, [row], CHANGE, redact_text(" ".join(parts)))
+    message = entry(did, outcome, before=before, after=after, reason=reason, told=_tell(details))
+    LogEntry.objects.log_actions(user.pk, [row], CHANGE, message)
 
 
 def _tell(details: Mapping[str, Any]) -> str:

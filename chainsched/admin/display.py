@@ -10,6 +10,7 @@ from django.contrib.admin import AdminSite
 from django.db import models
 from django.urls import NoReverseMatch, reverse
 from django.utils.html import format_html, format_html_join
+from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.timezone import localtime
 
@@ -62,11 +63,21 @@ def link(site: AdminSite, row: models.Model, words: str = "") -> SafeString | st
 
 def link_to(site: AdminSite, model: type[models.Model], pk: Any, words: str) -> SafeString | str:
     """A link to the page of the row with this key."""
-    name = f"{site.name}:{model._meta.app_label}_{model._meta.model_name}_change"
+    return linked(address(site, model, "change", pk), words)
+
+
+def address(site: AdminSite, model: type[models.Model], view: str, *args: Any, **query: Any) -> str:
+    """The address of a view of a model in this admin; empty if there is none."""
+    name = f"{site.name}:{model._meta.app_label}_{model._meta.model_name}_{view}"
     try:
-        return format_html('<a href="{}">{}</a>', reverse(name, args=[pk]), words)
+        return reverse(name, args=args) + (f"?{urlencode(query)}" if query else "")
     except NoReverseMatch:
-        return words
+        return ""
+
+
+def linked(url: str, words: str) -> SafeString | str:
+    """The words as a link, if there is an address."""
+    return format_html('<a href="{}">{}</a>', url, words) if url else words
 
 
 def shorten(text: str, limit: int = MAX_WORDS) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable
 from typing import Any
 from uuid import UUID
 
@@ -11,18 +11,23 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 
 from chainsched.admin import display
+from chainsched.admin.execution_tree import Leaf, Line, arrange, count_shown
 from chainsched.admin.filters import NEWEST, CreatedFilter, ExecutionStateFilter, typed_among_newest
 from chainsched.admin.locations import ON_THE_PAGE, action
 from chainsched.admin.operations import Instruction, OperatingPage, Operation
 from chainsched.admin.permissions import Verbs
+from chainsched.admin.searching import FoundByManifest
 from chainsched.admin.sections import Fact, Facts, Node, Section, Table, Tree
-from chainsched.domain.answers import Cancelled
+from chainsched.domain.answers import Ancestry, Cancelled
 from chainsched.domain.redaction import redact_text
 from chainsched.domain.states import ACTIVE_STATES
 from chainsched.models import Manifest, ManifestGroup, Metadata, Process
+from chainsched.models.among import among
 from chainsched.models.doors import ON_REQUEST
 
 MAX_NODES = 200
+MAX_UNFOLDED = 50
+MAX_READ = 2_000
 MAX_COUNTED = 10_000
 
 
@@ -71,7 +76,7 @@ OPERATIONS = {
 }
 
 
-class MetadataPage(Verbs, OperatingPage):
+class MetadataPage(Verbs, FoundByManifest, OperatingPage):
     """Executions, newest first."""
 
     list_display = ("number", "manifest_name", "outcome", "failure", "attempt", "source", "started", "took")
@@ -83,9 +88,8 @@ class MetadataPage(Verbs, OperatingPage):
         typed_among_newest("failure type", "failure_type"),
     )
     ordering = ("-id",)
-    search_fields = ("manifest__external_id__startswith",)
     search_help_text = (
-        "The beginning of a manifest's external id, with its capitals, or an execution's whole uuid. "
+        f"{FoundByManifest.search_help_text} Or an execution's whole uuid. "
         f"Filters look at the newest {NEWEST:,} executions."
     )
     sortable_by = ()
@@ -145,8 +149,9 @@ class MetadataPage(Verbs, OperatingPage):
     def sections(self, request: HttpRequest, row: Any) -> Iterable[Section]:
         yield self._outcome(request, row)
         yield self._times(row)
-        yield self._causes(request, row)
-        yield self._tree(request, row)
+        ancestry = row.explain()
+        yield self._causes(request, row, ancestry)
+        yield self._tree(request, row, [row.pk, *(cause.execution_id for cause in ancestry.chain)])
         yield from self.payloads(request, row, "failure_traceback", "progress", "input", "output")
         yield self.columns(row)
 
@@ -173,9 +178,8 @@ class MetadataPage(Verbs, OperatingPage):
         facts = [Fact(name.replace("_", " "), display.moment(getattr(execution, name))) for name in names]
         return Facts("Times", [*facts, Fact("took", self.took(execution))])
 
-    def _causes(self, request: HttpRequest, execution: Metadata) -> Table:
+    def _causes(self, request: HttpRequest, execution: Metadata, ancestry: Ancestry) -> Table:
         """The chain up to the root; of links that the user may not see, only that they are there."""
-        ancestry = execution.explain()
         found = self.find(request, Metadata, [cause.execution_id for cause in ancestry.chain])
         rows = [
             (self.name(found, cause.execution_id, cause.name), display.badge(cause.state), cause.reason)
@@ -190,37 +194,28 @@ class MetadataPage(Verbs, OperatingPage):
         cancelled = " Its tree was cancelled: nothing more comes of it." if ancestry.is_tree_cancelled else ""
         return Table("Why it ran", ("Execution", "State", "Ran because"), rows, note=ids + cancelled)
 
-    def _tree(self, request: HttpRequest, execution: Metadata) -> Tree:
+    def _tree(self, request: HttpRequest, execution: Metadata, line: Collection[int]) -> Tree:
+        """The tree it belongs to. Itself and what led to it are there also if the tree is larger than what is read."""
         members = self.visible(request, Metadata).filter(pk__in=execution.tree().order_by().values("id"))
-        found = list(members.order_by("id")[: MAX_NODES + 1])
-        nodes = [
-            Node(self._words(run), depth, is_here=run.pk == execution.pk) for run, depth in _by_depth(found[:MAX_NODES])
-        ]
-        is_large = len(found) > MAX_NODES
-        note = f"and {_count(members) - MAX_NODES} more" if is_large else ""
-        return Tree("Tree", nodes, note=note, is_folded=is_large)
+        columns = ("id", "parent_execution_id", "manifest_external_id", "workflow", "state")
+        runs = {row[0]: Leaf(*row) for row in members.order_by("id").values_list(*columns)[: MAX_READ + 1]}
+        is_cut = len(runs) > MAX_READ
+        if is_cut:
+            runs |= {row[0]: Leaf(*row) for row in members.filter(among(pk=line)).values_list(*columns)}
+        lines = arrange(sorted(runs.values()), room=MAX_NODES, kept=line)
+        nodes = [Node(self._words(shown), shown.depth, is_here=shown.run.pk == execution.pk) for shown in lines]
+        total = _count(members) if is_cut else len(runs)
+        rest = total - count_shown(lines)
+        least = "at least " if total >= MAX_COUNTED else ""
+        note = f"and {least}{rest:,} more" if rest > 0 else ""
+        return Tree("Tree", nodes, note=note, is_folded=len(nodes) > MAX_UNFOLDED)
 
-    def _words(self, run: Metadata) -> Any:
-        words = f"{run.manifest_external_id or run.workflow} #{run.pk}"
-        return display.side_by_side(display.link(self.admin_site, run, words), display.badge(run.state))
-
-
-def _by_depth(runs: list[Metadata]) -> Iterable[tuple[Metadata, int]]:
-    """The runs with children below their parents; one whose parent is not among them stands at the top."""
-    known = {run.pk for run in runs}
-    below: dict[int | None, list[Metadata]] = {}
-    for run in runs:
-        parent = run.parent_execution_id if run.parent_execution_id in known else None
-        below.setdefault(parent if parent != run.pk else None, []).append(run)
-    yield from _walk(below)
-
-
-def _walk(below: Mapping[int | None, list[Metadata]]) -> Iterable[tuple[Metadata, int]]:
-    waiting = [(run, 0) for run in reversed(below.get(None, []))]
-    while waiting:
-        run, depth = waiting.pop()
-        yield run, depth
-        waiting += [(child, depth + 1) for child in reversed(below.get(run.pk, []))]
+    def _words(self, line: Line) -> Any:
+        run = line.run
+        if line.more:
+            return display.side_by_side(f"and {line.more:,} more of {run.workflow}", display.badge(run.state))
+        words = f"{run.name or run.workflow} #{run.pk}"
+        return display.side_by_side(display.link_to(self.admin_site, Metadata, run.pk, words), display.badge(run.state))
 
 
 def _count(members: QuerySet[Any]) -> int:

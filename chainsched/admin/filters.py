@@ -10,21 +10,22 @@ from django.contrib import admin
 from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.http import HttpRequest
 
-from chainsched.domain.states import DeadLetterStatus, ExecutionState, QueueStatus
-from chainsched.models import DeadLetter, Metadata, WorkQueue
+from chainsched.domain.states import DeadLetterStatus, ErrandOutcome, ErrandStatus, ExecutionState, QueueStatus
+from chainsched.models import DeadLetter, ManifestGroup, Metadata, WorkQueue
 from chainsched.models.clock import database_now
 
 ALL = "all"
 MAX_TYPED = 200
-# Executions have no index by workflow, group or outcome, which would cost every run of every job. Among this many of
-# the newest a filter looks; older ones are found by their manifest.
+MAX_DIGITS = 19
+# Executions have no index by workflow, group or outcome, which would cost every run of every job, nor has what came
+# out of the queue. Among this many of the newest a filter looks; older ones are found by their manifest.
 NEWEST = 100_000
 
 
-def newest(executions: QuerySet[Any]) -> QuerySet[Any]:
-    """Executions that a filter without an index may look through: never more than so many."""
-    last = Metadata.objects.order_by("-id").values_list("id", flat=True).first() or 0
-    return executions.filter(id__gt=last - NEWEST)
+def newest(rows: QuerySet[Any]) -> QuerySet[Any]:
+    """The rows that a filter without an index may look through: never more than so many."""
+    last = rows.model.objects.order_by("-id").values_list("id", flat=True).first() or 0
+    return rows.filter(id__gt=last - NEWEST)
 
 
 class TypedFilter(admin.SimpleListFilter):
@@ -69,6 +70,37 @@ def typed_among_newest(title: str, column: str) -> type[TypedFilter]:
             return newest(super().queryset(request, queryset)) if self.value() else queryset
 
     return AmongNewest
+
+
+def typed_of_letters(title: str, column: str) -> type[TypedFilter]:
+    """A filter of dead letters by their manifest; of those that were decided about it looks at the newest only."""
+
+    class OfLetters(typed(title, column)):  # type: ignore[misc]
+        """A manifest has one awaiting letter at most, so there are never very many of them."""
+
+        def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+            found = super().queryset(request, queryset)
+            is_decided = request.GET.get("status", LetterStatusFilter.default) != LetterStatusFilter.default
+            return newest(found) if self.value() and is_decided else found
+
+    return OfLetters
+
+
+FINGERPRINT = "by_fingerprint"
+WITHOUT_FINGERPRINT = "none"
+
+
+class FingerprintFilter(TypedFilter):
+    """Dead letters that look the same; those that have no fingerprint are found too."""
+
+    title = "fingerprint"
+    parameter_name = FINGERPRINT
+    column = "fingerprint"
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        if self.value() == WITHOUT_FINGERPRINT:
+            return queryset.filter(fingerprint="")
+        return super().queryset(request, queryset)
 
 
 class ChosenFilter(admin.SimpleListFilter):
@@ -124,11 +156,16 @@ class ManifestStateFilter(ChosenFilter):
             "queued": queued,
             "dead_letter": letters,
             "idle": ~Exists(executions) & ~queued & ~letters,
-            "disabled": Q(is_enabled=False) | Q(group__is_enabled=False),
+            "disabled": Q(is_enabled=False) | Q(group__in=_disabled_groups()),
             "retired": Q(retired_at__isnull=False),
             "done": Q(done_at__isnull=False),
         }
         return rows.filter(conditions[chosen])
+
+
+def _disabled_groups() -> list[int]:
+    """Read first: the condition on a column of another table would keep the indexes of this one from being used."""
+    return list(ManifestGroup.objects.filter(is_enabled=False).values_list("id", flat=True))
 
 
 class DueFilter(ChosenFilter):
@@ -181,15 +218,19 @@ class CreatedFilter(ChosenFilter):
 
 
 class QueueStatusFilter(ChosenFilter):
-    """What waits, unless something else is asked for."""
+    """What waits, unless something else is asked for; what was dispatched is looked for among the newest."""
 
     title = "status"
     parameter_name = "status"
     options = tuple((status.value, status.name.capitalize()) for status in QueueStatus)
     default = QueueStatus.QUEUED.value
 
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return newest(queryset) if self.value() not in dict(self.options) else super().queryset(request, queryset)
+
     def narrow(self, rows: QuerySet[Any], chosen: Any) -> QuerySet[Any]:
-        return rows.filter(status=chosen)
+        found = rows.filter(status=chosen)
+        return newest(found) if chosen == QueueStatus.DISPATCHED else found
 
 
 class LetterStatusFilter(ChosenFilter):
@@ -213,6 +254,46 @@ class DeadLetteredFilter(ChosenFilter):
 
     def narrow(self, rows: QuerySet[Any], chosen: Any) -> QuerySet[Any]:
         return rows.filter(dead_lettered_at__gte=since(chosen))
+
+
+class ErrandStatusFilter(ChosenFilter):
+    """Errands by where they stand."""
+
+    title = "status"
+    parameter_name = "status"
+    options = tuple((status.value, status.name.replace("_", " ").capitalize()) for status in ErrandStatus)
+
+    def narrow(self, rows: QuerySet[Any], chosen: Any) -> QuerySet[Any]:
+        return newest(rows.filter(status=chosen))
+
+
+class ErrandFilter(TypedFilter):
+    """The letters of one errand, by its number."""
+
+    title = "errand"
+    parameter_name = "by_errand"
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        typed = self.value()
+        if not typed:
+            return queryset
+        is_number = typed.isdecimal() and typed.isascii() and len(typed) < MAX_DIGITS
+        return queryset.filter(errand=int(typed)) if is_number else queryset.none()
+
+
+class ErrandOutcomeFilter(ChosenFilter):
+    """The letters of errands by what became of them; unless an errand is named, among the newest."""
+
+    title = "outcome"
+    parameter_name = "outcome"
+    options = tuple((outcome.value, outcome.name.capitalize()) for outcome in ErrandOutcome)
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        found = super().queryset(request, queryset)
+        return found if request.GET.get(ErrandFilter.parameter_name) or not self.value() else newest(found)
+
+    def narrow(self, rows: QuerySet[Any], chosen: Any) -> QuerySet[Any]:
+        return rows.filter(outcome=chosen)
 
 
 class LivenessFilter(ChosenFilter):

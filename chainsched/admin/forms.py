@@ -124,8 +124,8 @@ class ActivationForm(ReasonForm):
 def _schema_of(manifest: Manifest) -> dict[str, Any]:
     """The JSON Schema of a manifest's input; of one whose workflow this process does not know, that of anything."""
     try:
-        return registry.get(manifest.workflow).input_type.adapter.json_schema()
-    except (ChainschedError, ValueError):
+        return registry.get(manifest.workflow).input_type.schema()
+    except ChainschedError:
         return {}
 
 

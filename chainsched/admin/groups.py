@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from django.contrib import admin
@@ -11,6 +12,7 @@ from django.http import HttpRequest, HttpResponse
 
 from chainsched.admin import display
 from chainsched.admin.forms import LimitsForm
+from chainsched.admin.graph_pages import MAX_ON_PAGE, GroupGraphs
 from chainsched.admin.locations import ON_THE_PAGE, action
 from chainsched.admin.operations import Instruction, OperatingPage, Operation
 from chainsched.admin.permissions import Verbs
@@ -64,7 +66,7 @@ OPERATIONS = {
 }
 
 
-class ManifestGroupPage(Verbs, OperatingPage):
+class ManifestGroupPage(Verbs, GroupGraphs, OperatingPage):
     """Groups with their limits, switches and what they have under way."""
 
     list_display = ("name", "switch", "max_active_jobs", "active", "waiting", "priority")
@@ -131,6 +133,7 @@ class ManifestGroupPage(Verbs, OperatingPage):
         ]
         yield Facts("Now", facts)
         yield self._under_way(request, row)
+        yield self._graph(request, row)
         yield self._members(request, row)
         yield self.columns(row)
 
@@ -141,6 +144,13 @@ class ManifestGroupPage(Verbs, OperatingPage):
             for run in running
         ]
         return Table("Under way", ("Execution", "State", "Started"), rows, if_empty="Nothing is pending or running.")
+
+    def _graph(self, request: HttpRequest, group: ManifestGroup) -> Section:
+        whole = display.linked(self.members_of(group.pk), "On a page of its own")
+        if self.has_small_graph(request, group):
+            drawn = self.members_picture(request, group)
+            return replace(drawn, notes=[*drawn.notes, whole])
+        return Facts("Graph", [Fact("graph", whole, f"It has more than {MAX_ON_PAGE} manifests.")])
 
     def _members(self, request: HttpRequest, group: ManifestGroup) -> Table:
         members = self.visible(request, Manifest).filter(group=group.pk).order_by("external_id")

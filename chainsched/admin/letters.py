@@ -10,18 +10,29 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 
 from chainsched.admin import display
-from chainsched.admin.filters import DeadLetteredFilter, LetterStatusFilter, typed
+from chainsched.admin.errands import AskingForMany
+from chainsched.admin.filters import DeadLetteredFilter, FingerprintFilter, LetterStatusFilter, typed_of_letters
 from chainsched.admin.forms import NoteForm
 from chainsched.admin.locations import action
-from chainsched.admin.operations import Instruction, OperatingPage, Operation
+from chainsched.admin.operations import Instruction, Operation
 from chainsched.admin.permissions import Verbs
-from chainsched.admin.sections import Fact, Facts, Section
+from chainsched.admin.searching import FoundByManifest
+from chainsched.admin.sections import Fact, Facts, Section, Table
+from chainsched.admin.triage import TriagePage
 from chainsched.domain.answers import Resolved
 from chainsched.domain.redaction import redact_text
 from chainsched.domain.states import DeadLetterStatus
 from chainsched.models import DeadLetter, Manifest, Metadata
+from chainsched.models.downstream import load_downstream
 
 MAX_FINGERPRINT = 8
+# Dependents that are looked for behind a retry, and those that are named.
+MAX_DOWNSTREAM = 500
+MAX_CONSEQUENCES = 10
+
+
+def _counted(number: int) -> str:
+    return f"{number} or more" if number == MAX_DOWNSTREAM else str(number)
 
 
 def _told(resolved: Resolved, did: str) -> str:
@@ -61,21 +72,19 @@ OPERATIONS = {
 }
 
 
-class DeadLetterPage(Verbs, OperatingPage):
+class DeadLetterPage(Verbs, FoundByManifest, TriagePage, AskingForMany):
     """What awaits a decision, newest first; on demand also what was decided."""
 
     list_display = ("number", "manifest_name", "standing", "why", "attempts", "alike", "since")
     list_filter = (
         LetterStatusFilter,
         DeadLetteredFilter,
-        typed("fingerprint", "fingerprint"),
-        typed("group", "manifest__group__name"),
-        typed("workflow", "manifest__workflow"),
+        FingerprintFilter,
+        typed_of_letters("group", "manifest__group__name"),
+        typed_of_letters("workflow", "manifest__workflow"),
     )
-    related = ("resolved_by",)
-    ordering = ("-id",)
-    search_fields = ("manifest__external_id__startswith",)
-    search_help_text = "The beginning of a manifest's external id, with its capitals."
+    people = ("resolved_by",)
+    ordering = ("-dead_lettered_at", "-id")
     sortable_by = ()
     actions = ("retry", "acknowledge")
     audited = ("status",)
@@ -133,6 +142,7 @@ class DeadLetterPage(Verbs, OperatingPage):
         executions = self.find(request, Metadata, [row.execution_id, row.retry_execution_id])
         yield self._failure(row, executions)
         yield self._decision(row, executions)
+        yield from self._downstream(request, row)
         yield from self._payloads(request, executions.get(row.execution_id))
         yield self.columns(row)
 
@@ -158,6 +168,33 @@ class DeadLetterPage(Verbs, OperatingPage):
             Fact("retry", self.name(executions, letter.retry_execution_id)),
         ]
         return Facts("Decision", facts)
+
+    def consequences(self, request: HttpRequest, rows: Sequence[Any], name: str) -> Sequence[str]:
+        """What a retry lets run besides, if all goes well."""
+        if name != "retry":
+            return ()
+        found = self._would_run([letter.manifest_id for letter in rows if _is_awaiting(letter)])
+        seen = self.visible(request, Manifest).filter(pk__in=found)
+        names = list(seen.order_by("depth", "external_id").values_list("external_id", flat=True)[:MAX_DOWNSTREAM])
+        number = _counted(seen.count() if names else 0)
+        listed = ", ".join(names[:MAX_CONSEQUENCES]) + (" and others" if len(names) > MAX_CONSEQUENCES else "")
+        return (f"If all goes well, dependents run afterwards, {number} in all: {listed}.",) if names else ()
+
+    def _downstream(self, request: HttpRequest, letter: DeadLetter) -> Iterable[Section]:
+        """What runs after a retry that succeeds, its dependents' dependents included; only what the user may see."""
+        if not _is_awaiting(letter):
+            return
+        seen = self.visible(request, Manifest).filter(pk__in=self._would_run([letter.manifest_id]))
+        manifests = list(seen.order_by("depth", "external_id"))
+        rows = [
+            (display.link(self.admin_site, manifest), manifest.group.name, manifest.workflow)
+            for manifest in manifests[:MAX_CONSEQUENCES]
+        ]
+        note = f"{_counted(len(manifests))} in all; these are the nearest." if len(manifests) > len(rows) else ""
+        yield Table("A retry that succeeds lets run", ("Manifest", "Group", "Workflow"), rows, note=note)
+
+    def _would_run(self, manifest_ids: Iterable[int | None]) -> list[int]:
+        return load_downstream({id_ for id_ in manifest_ids if id_ is not None}, limit=MAX_DOWNSTREAM)
 
     def _payloads(self, request: HttpRequest, execution: Metadata | None) -> Iterable[Section]:
         if execution is not None:

@@ -10,17 +10,21 @@ from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 
-from chainsched.admin import display
+from chainsched.admin import display, timeline
 from chainsched.admin.filters import DueFilter, FailingFilter, ManifestStateFilter, typed
 from chainsched.admin.forms import ActivationForm, TriggerForm
+from chainsched.admin.graph_loading import Member
+from chainsched.admin.graph_pages import Surroundings
 from chainsched.admin.locations import ON_THE_PAGE, action
 from chainsched.admin.operations import Instruction, OperatingPage, Operation
+from chainsched.admin.page import PAYLOADS
 from chainsched.admin.permissions import Verbs
-from chainsched.admin.sections import Fact, Facts, Passage, Section, Table
+from chainsched.admin.sections import Chart, Fact, Facts, Passage, Section, Table
 from chainsched.domain.answers import Explanation
 from chainsched.domain.due import Reason
 from chainsched.domain.inputs import OWN_INPUT
-from chainsched.domain.states import ScheduleType
+from chainsched.domain.states import ExecutionState, ScheduleType, Source
+from chainsched.exceptions import UnknownManifest
 from chainsched.flow.explain import explain
 from chainsched.models import DeadLetter, Manifest, ManifestGroup, Metadata
 from chainsched.models.clock import database_now
@@ -28,8 +32,9 @@ from chainsched.models.doors import ON_REQUEST
 from chainsched.models.facts import load_open_items
 from chainsched.servers import get_server
 
-MAX_CHILDREN = 50
 MAX_RUNS = 10
+# What no list of runs shows, and may be long.
+UNREAD = (*sorted(PAYLOADS - {"trigger_input"}), "failure_reason")
 
 
 def _trigger(manifest: Manifest, instruction: Instruction) -> str:
@@ -78,7 +83,7 @@ OPERATIONS = {
 }
 
 
-class ManifestPage(Verbs, OperatingPage):
+class ManifestPage(Verbs, Surroundings, OperatingPage):
     """Manifests with what makes them run and where they stand."""
 
     list_display = ("external_id", "standing", "runs", "next_run", "last_success", "failures", "group_link")
@@ -124,6 +129,16 @@ class ManifestPage(Verbs, OperatingPage):
         """Stop what they have under way."""
         return self.operate(request, queryset, "cancel")
 
+    def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
+        """By name; by time where a time is asked for, which has its index."""
+        return ("state__next_run_at", "pk") if request.GET.get("due") in ("now", "hour", "day") else ("external_id",)
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        """Those whose name begins so, spaces included."""
+        return queryset.filter(external_id__startswith=search_term) if search_term else queryset, False
+
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         return super().get_queryset(request).defer("input", "state__trigger_input")
 
@@ -167,11 +182,16 @@ class ManifestPage(Verbs, OperatingPage):
 
     def sections(self, request: HttpRequest, row: Any) -> Iterable[Section]:
         now = database_now()
-        told = explain(row.pk, workflows=get_server().known_workflows(now=now), now=now)
+        told = self._explain(row, now)
+        place = self.place(request, row)
         yield self._now(request, row, told)
-        yield self._schedule(request, row, told)
-        yield self._recent(request, row)
-        yield self._children(request, row)
+        yield self._schedule(row, told, place.parent)
+        yield place.picture
+        newest = self.visible(request, Metadata).filter(manifest=row.pk).order_by("-id").defer(*UNREAD)
+        runs = list(newest[: timeline.MAX_RUNS])
+        yield self._timeline(runs, now)
+        yield self._recent(runs[:MAX_RUNS])
+        self._load_payloads(request, row)
         yield from self.payloads(request, row, "input")
         yield from self._wish(request, row)
         yield self.columns(row)
@@ -194,19 +214,35 @@ class ManifestPage(Verbs, OperatingPage):
             facts.insert(1, Fact("dead letter", display.link(self.admin_site, letter) if letter else display.NOTHING))
         return Facts("Now", facts)
 
-    def _schedule(self, request: HttpRequest, manifest: Manifest, told: Explanation) -> Facts:
-        parents = self.find(request, Manifest, [manifest.depends_on_id])
+    def _explain(self, manifest: Manifest, now: datetime) -> Explanation:
+        try:
+            return explain(manifest.pk, workflows=get_server().known_workflows(now=now), now=now)
+        except UnknownManifest:
+            reason = "its state was deleted by hand; `chainsched fsck --repair` brings it back"
+            return Explanation(manifest.external_id, "no_state", reason, None)
+
+    def _schedule(self, manifest: Manifest, told: Explanation, parent: Member | None) -> Facts:
+        unseen = display.NOTHING if manifest.depends_on_id is None else f"#{manifest.depends_on_id}"
+        named = display.link_to(self.admin_site, Manifest, parent.pk, parent.name) if parent else unseen
         facts = [
             Fact("runs", display.schedule_in_words(manifest)),
             Fact("cron expression", manifest.cron_expression or display.NOTHING),
             Fact("time zone", manifest.timezone or "the project's"),
-            Fact("parent", self.name(parents, manifest.depends_on_id)),
+            Fact("parent", named),
             Fact("next ten runs", _listed(told.next_runs), "What the schedule alone would make."),
         ]
         return Facts("Schedule", facts)
 
-    def _recent(self, request: HttpRequest, manifest: Manifest) -> Table:
-        newest = self.visible(request, Metadata).filter(manifest=manifest.pk).order_by("-id")[:MAX_RUNS]
+    def _timeline(self, runs: Sequence[Metadata], now: datetime) -> Chart:
+        shown = [
+            timeline.Run(run.pk, ExecutionState(run.state), _since(run), run.started_at, run.ended_at)
+            for run in reversed(runs)
+        ]
+        return timeline.chart(
+            shown, now=now, address_of=lambda pk: display.address(self.admin_site, Metadata, "change", pk)
+        )
+
+    def _recent(self, newest: Sequence[Metadata]) -> Table:
         rows = [
             (
                 display.link(self.admin_site, run, f"#{run.id}"),
@@ -222,15 +258,12 @@ class ManifestPage(Verbs, OperatingPage):
         columns = ("Execution", "State", "Source", "Attempt", "Started", "Took", "Failure")
         return Table("Recent executions", columns, rows, if_empty="It has not run yet.")
 
-    def _children(self, request: HttpRequest, manifest: Manifest) -> Table:
-        children = self.visible(request, Manifest).filter(depends_on=manifest.pk).order_by("external_id")
-        found = list(children[: MAX_CHILDREN + 1])
-        rows = [
-            (display.link(self.admin_site, child), display.schedule_in_words(child), child.workflow)
-            for child in found[:MAX_CHILDREN]
-        ]
-        note = f"More than {MAX_CHILDREN}; these are the first." if len(found) > MAX_CHILDREN else ""
-        return Table("Children", ("Manifest", "Runs", "Workflow"), rows, note=note)
+    def _load_payloads(self, request: HttpRequest, manifest: Manifest) -> None:
+        """Both inputs at once, for those who may see them."""
+        if not self.has_payloads_permission(request, manifest):
+            return
+        columns = Manifest.objects.filter(pk=manifest.pk).values_list("input", "state__trigger_input")
+        manifest.input, display.state_of(manifest).trigger_input = columns.first() or (None, None)
 
     def _wish(self, request: HttpRequest, manifest: Manifest) -> Iterable[Section]:
         """The input of a trigger that still waits for its turn."""
@@ -254,6 +287,12 @@ def _rest(manifest: Manifest) -> str:
         if is_met:
             return name
     return "idle"
+
+
+def _since(run: Metadata) -> datetime:
+    """Since when a run waited. A retry is due for the time of the first attempt, so it counts from its dispatch."""
+    is_again = run.attempt > 1 or run.source in (Source.RETRY, Source.DEAD_LETTER)
+    return run.created_at if is_again else run.scheduled_for
 
 
 def _duration(run: Metadata) -> Any:

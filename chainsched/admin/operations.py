@@ -57,10 +57,26 @@ class Operation:
     is_fitting: Callable[[Any], bool] = lambda _row: True
 
 
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What the page that asks shows: the form, the number of rows, some of them, and what follows.
+
+    ``hidden`` are the names and values by which the answer finds the rows again.
+    """
+
+    form: ReasonForm
+    count: int
+    named: Sequence[Any]
+    hidden: Sequence[tuple[str, str]]
+    consequences: Sequence[str] = ()
+
+
 class OperatingPage(LocatedActions, ReadOnlyPage):
     """Carries out operations for a page whose actions name them in ``operations``."""
 
     operations: Mapping[str, Operation] = {}
+    max_named = MAX_NAMED
+    checkbox_name = ACTION_CHECKBOX_NAME
     # The columns that the trail tells before and after.
     audited: Sequence[str] = ()
 
@@ -98,18 +114,30 @@ class OperatingPage(LocatedActions, ReadOnlyPage):
         """Ask about the rows that were chosen, or do it to them if the request carries the answer."""
         operation = self.operations[name]
         chosen = list(rows.order_by("pk")[: MAX_ROWS + 1])
-        if not chosen or len(chosen) > MAX_ROWS:
-            self.message_user(request, _unfit(chosen), messages.ERROR)
+        if len(chosen) > MAX_ROWS:
+            return self.operate_on_many(request, rows, name)
+        if not chosen:
+            self.message_user(request, "Nothing was done: the selection is empty.", messages.ERROR)
             return None
-        form = self._form(request, operation, chosen)
+        form = self.form_for(request, operation, chosen)
         is_answered = "confirmed" in request.POST
         if is_answered and request.POST.get("count") != str(len(chosen)):
             self.message_user(request, "The selection has changed meanwhile; look at it again.", messages.WARNING)
-            return self._ask(request, chosen, name, self._form(request, operation, chosen, is_fresh=True))
+            return self._ask_about_all(request, chosen, name, self.form_for(request, operation, chosen, is_fresh=True))
         if not is_answered or not form.is_valid():
-            return self._ask(request, chosen, name, form)
+            return self._ask_about_all(request, chosen, name, form)
         self._carry_out(request, chosen, operation, form)
         return None
+
+    def operate_on_many(self, request: HttpRequest, rows: QuerySet[Any], name: str) -> HttpResponse | None:
+        """What to do about more rows than a form can name: nothing, unless a page knows better."""
+        told = f"Nothing was done: at most {MAX_ROWS} can be chosen at once. Narrow the list by its filters."
+        self.message_user(request, told, messages.ERROR)
+        return None
+
+    def consequences(self, request: HttpRequest, rows: Sequence[Any], name: str) -> Sequence[str]:
+        """What else the page that asks says about doing this to these rows."""
+        return ()
 
     def condition(self, row: Any) -> str:
         """How a row stands at this moment, as the trail tells it."""
@@ -130,7 +158,7 @@ class OperatingPage(LocatedActions, ReadOnlyPage):
         response = function(self, request, self.get_queryset(request).filter(pk=row.pk))
         return response if isinstance(response, HttpResponse) else HttpResponseRedirect(request.get_full_path())
 
-    def _form(
+    def form_for(
         self, request: HttpRequest, operation: Operation, rows: Sequence[Any], *, is_fresh: bool = False
     ) -> ReasonForm:
         """The question, with the answer if the request carries one."""
@@ -138,7 +166,13 @@ class OperatingPage(LocatedActions, ReadOnlyPage):
         may_see = self.has_payloads_permission(request, rows[0])
         return operation.form(data, rows=rows, may_see_payloads=may_see)
 
-    def _ask(self, request: HttpRequest, rows: Sequence[Any], name: str, form: ReasonForm) -> HttpResponse:
+    def _ask_about_all(self, request: HttpRequest, rows: Sequence[Any], name: str, form: ReasonForm) -> HttpResponse:
+        hidden = [(self.checkbox_name, str(row.pk)) for row in rows]
+        told = self.consequences(request, rows, name)
+        return self.ask(request, name, Question(form, len(rows), rows[: self.max_named], hidden, told))
+
+    def ask(self, request: HttpRequest, name: str, question: Question) -> HttpResponse:
+        """The page that asks before something is done."""
         operation = self.operations[name]
         is_on_page = PAGE_ACTION in request.POST
         context = {
@@ -146,13 +180,11 @@ class OperatingPage(LocatedActions, ReadOnlyPage):
             "title": operation.verb,
             "opts": self.opts,
             "operation": operation,
-            "form": form,
-            "rows": rows,
-            "named": rows[:MAX_NAMED],
-            "unnamed": len(rows) - MAX_NAMED,
+            "form": question.form,
+            "question": question,
+            "unnamed": question.count - len(question.named),
             "action_field": PAGE_ACTION if is_on_page else "action",
             "action_name": name,
-            "checkbox_name": ACTION_CHECKBOX_NAME,
             "way_back": request.get_full_path(),
         }
         request.current_app = self.admin_site.name
@@ -194,9 +226,3 @@ class OperatingPage(LocatedActions, ReadOnlyPage):
         for outcome, number in outcomes.most_common(5):
             noun = self.opts.verbose_name if number == 1 else self.opts.verbose_name_plural
             self.message_user(request, f"{operation.verb}: {number} {noun}: {outcome}.", level)
-
-
-def _unfit(chosen: Sequence[Any]) -> str:
-    if not chosen:
-        return "Nothing was done: the selection is empty."
-    return f"Nothing was done: at most {MAX_ROWS} can be chosen at once. Narrow the list by its filters."

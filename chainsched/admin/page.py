@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from django.contrib.admin import AdminSite
 from django.contrib.admin.options import ShowFacets
 from django.db import models
 from django.http import HttpRequest, HttpResponse
@@ -18,6 +19,7 @@ from chainsched.admin.bases import Mixin
 from chainsched.admin.paginator import MAX_COUNTED, BoundedPaginator
 from chainsched.admin.sections import Fact, Facts, Passage, Section
 from chainsched.domain.redaction import redact_text
+from chainsched.flow.transact import looking
 
 # What jobs are called with, what they return, how far they say they are, and what was on the stack when they failed.
 PAYLOADS = frozenset({"input", "output", "trigger_input", "progress", "failure_traceback"})
@@ -36,8 +38,9 @@ class ReadOnlyPage(Mixin):
     show_facets = ShowFacets.NEVER
     show_full_result_count = False
     fields = ()
-    # What the rows are read together with.
+    # What the rows are read together with, and users, who may be in another database.
     related: Sequence[str] = ()
+    people: Sequence[str] = ()
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
@@ -56,6 +59,7 @@ class ReadOnlyPage(Mixin):
         """Rows without their payloads, which may be large; a page that shows one fetches it."""
         names = {field.name for field in self.opts.concrete_fields}
         rows = super().get_queryset(request).defer(*sorted(PAYLOADS & names))
+        rows = rows.prefetch_related(*self.people) if self.people else rows
         return rows.select_related(*self.related) if self.related else rows
 
     def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest) -> bool:
@@ -66,9 +70,10 @@ class ReadOnlyPage(Mixin):
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
         """The list, with what its rows need from other tables read for all of them at once."""
-        changelist: Any = super().get_changelist_instance(request)
-        changelist.is_cut = changelist.result_count >= MAX_COUNTED
-        self.enrich(request, list(changelist.result_list))
+        with looking():
+            changelist: Any = super().get_changelist_instance(request)
+            changelist.is_cut = changelist.result_count >= MAX_COUNTED
+            self.enrich(request, list(changelist.result_list))
         return changelist
 
     def enrich(self, request: HttpRequest, rows: Sequence[Any]) -> None:
@@ -98,7 +103,8 @@ class ReadOnlyPage(Mixin):
             hint = f"Hidden: seeing them takes the permission {VIEW_PAYLOADS}."
             yield Facts("Payloads", [Fact(", ".join(names).replace("_", " "), hint)])
             return
-        row.refresh_from_db(fields=names)
+        if missing := row.get_deferred_fields() & set(names):
+            row.refresh_from_db(fields=missing)
         for name in names:
             value = getattr(row, name)
             if value not in (None, ""):
@@ -108,11 +114,13 @@ class ReadOnlyPage(Mixin):
 
     def visible(self, request: HttpRequest, model: type[models.Model]) -> Any:
         """The rows of a model that this user may see on its own page here; none if there is no such page."""
+        return visible(self.admin_site, request, model)
+
+    def sees_all(self, request: HttpRequest, model: type[models.Model]) -> bool:
+        """Whether the page of a model leaves no row out for this user, as a project may let it."""
         if not self.admin_site.is_registered(model):
-            return model.objects.none()  # type: ignore[attr-defined]
-        page = self.admin_site.get_model_admin(model)
-        rows = page.get_queryset(request)
-        return rows if page.has_view_permission(request) else rows.none()
+            return True
+        return not is_narrowed(self.admin_site.get_model_admin(model).get_queryset(request))
 
     def find(self, request: HttpRequest, model: type[models.Model], keys: Iterable[Any]) -> dict[Any, Any]:
         """Those of the rows with these keys that this user may see: one query, or none."""
@@ -124,6 +132,20 @@ class ReadOnlyPage(Mixin):
         if key in found:
             return display.link(self.admin_site, found[key], words)
         return words or (display.NOTHING if key is None else f"#{key}")
+
+
+def visible(site: AdminSite, request: HttpRequest, model: type[models.Model]) -> Any:
+    """The rows of a model that this user may see on its own page of this admin; none if there is no such page."""
+    if not site.is_registered(model):
+        return model.objects.none()  # type: ignore[attr-defined]
+    page = site.get_model_admin(model)
+    rows = page.get_queryset(request)
+    return rows if page.has_view_permission(request) else rows.none()
+
+
+def is_narrowed(rows: models.QuerySet[Any]) -> bool:
+    """Whether the page behind these rows leaves some out for its user."""
+    return bool(rows.query.where)
 
 
 def _holds(request: HttpRequest, permission: str) -> bool:
@@ -138,6 +160,6 @@ def _shown(row: models.Model, field: models.Field[Any, Any]) -> Any:
         return display.NOTHING
     if isinstance(field, models.JSONField):
         return display.document(value)[: display.MAX_SHOWN]
-    if isinstance(field, models.TextField):
+    if isinstance(field, models.TextField | models.CharField) and not field.choices:
         return redact_text(value)[: display.MAX_SHOWN]
     return dict(field.flatchoices).get(value, value)

@@ -14,6 +14,7 @@ from chainsched.admin.filters import QueueStatusFilter, typed
 from chainsched.admin.locations import action
 from chainsched.admin.operations import Instruction, OperatingPage, Operation
 from chainsched.admin.permissions import Verbs
+from chainsched.admin.searching import FoundByManifest
 from chainsched.admin.sections import Fact, Facts, Section
 from chainsched.domain.states import QueueStatus
 from chainsched.models import Manifest, ManifestGroup, Metadata, WorkQueue
@@ -55,7 +56,7 @@ OPERATIONS = {
 }
 
 
-class WorkQueuePage(Verbs, OperatingPage):
+class WorkQueuePage(Verbs, FoundByManifest, OperatingPage):
     """What waits, in the order of dispatch; on demand also what was dispatched or cancelled."""
 
     list_display = (
@@ -69,8 +70,6 @@ class WorkQueuePage(Verbs, OperatingPage):
         "waits_until",
     )
     list_filter = (QueueStatusFilter, "source", typed("group", "group__name"))
-    search_fields = ("manifest__external_id__startswith",)
-    search_help_text = "The beginning of a manifest's external id, with its capitals."
     sortable_by = ()
     actions = ("bring_forward", "cancel")
     audited = ("status", "not_before", "priority", "turn")
@@ -87,9 +86,10 @@ class WorkQueuePage(Verbs, OperatingPage):
         return self.operate(request, queryset, "cancel")
 
     def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
-        """The order of dispatch for what waits, else the newest first."""
-        is_waiting = request.GET.get("status", QueueStatus.QUEUED.value) == QueueStatus.QUEUED
-        return ("-priority", "turn", "id") if is_waiting else ("-id",)
+        """The order of dispatch for what waits, else the newest first: each in the order of an index."""
+        status = request.GET.get("status", QueueStatus.QUEUED.value)
+        by_status = {QueueStatus.QUEUED: ("-priority", "turn", "id"), QueueStatus.CANCELLED: ("-created_at", "-id")}
+        return by_status.get(status, ("-id",))  # type: ignore[call-overload,no-any-return]
 
     @admin.display(description="id")
     def number(self, row: WorkQueue) -> str:

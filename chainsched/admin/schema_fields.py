@@ -11,6 +11,7 @@ from typing import Any
 from django import forms
 
 from chainsched.domain.redaction import is_telling
+from chainsched.secret import FORMAT
 
 PREFIX = "input_"
 WHOLE = "input_document"
@@ -29,6 +30,10 @@ class DocumentField(forms.JSONField):
             return super().to_python(value)
         except RecursionError:
             raise forms.ValidationError("It is nested too deep.", code="invalid") from None
+
+    def prepare_value(self, value: Any) -> Any:
+        """Nothing is shown as nothing, rather than as ``null``."""
+        return "" if value is None else super().prepare_value(value)
 
     def bound_data(self, data: Any, initial: Any) -> Any:
         try:
@@ -91,6 +96,7 @@ def _field(name: str, described: Mapping[str, Any], *, is_required: bool) -> for
     if kind == "boolean":
         return forms.NullBooleanField(**options | {"required": False})
     if kind == "string":
-        widget = forms.PasswordInput() if is_telling(name) else forms.TextInput(attrs={"class": "vTextField"})
+        is_hidden = is_telling(name) and described.get("format") != FORMAT
+        widget = forms.PasswordInput() if is_hidden else forms.TextInput(attrs={"class": "vTextField"})
         return forms.CharField(strip=False, widget=widget, **options)
     return DocumentField(**options)

@@ -71,4 +71,77 @@ class Tree:
     kind: str = "tree"
 
 
-Section = Facts | Table | Passage | Tree
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A node of a picture: where it stands, its lines, what it says in full, and where it leads."""
+
+    box: Any
+    lines: Sequence[tuple[str, str]]
+    words: str
+    css_class: str
+    url: str = ""
+    is_here: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Nodes and edges, with the same as a table. Without a drawing the table stands alone, and ``problem`` says why."""
+
+    title: str
+    summary: str
+    table: Table
+    width: int = 0
+    height: int = 0
+    shapes: Sequence[Shape] = ()
+    curves: Sequence[str] = ()
+    legend: Sequence[Any] = ()
+    notes: Sequence[Any] = ()
+    problem: str = ""
+    kind: str = "picture"
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A place on an axis, and what stands there."""
+
+    at: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A run in a chart: the wait at the bottom, the run on it, the mark of its outcome on top."""
+
+    left: str
+    middle: str
+    wait_top: str
+    wait_height: str
+    run_top: str
+    run_height: str
+    mark_at: str
+    mark: str
+    words: str
+    css_class: str
+    url: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Bars beside each other over a common axis, with the same as a table."""
+
+    title: str
+    summary: str
+    table: Table
+    width: int
+    height: int
+    bars: Sequence[Bar]
+    ticks: Sequence[Tick]
+    labels: Sequence[Tick]
+    left: int
+    right: int
+    bar_width: int
+    legend: Sequence[Any] = ()
+    kind: str = "chart"
+
+
+Section = Facts | Table | Passage | Tree | Picture | Chart

@@ -190,6 +190,10 @@ class TestManifests:
         assert "Please correct the errors below" in response.content.decode()
         assert not WorkQueue.objects.exists()
 
+    def test_an_input_is_asked_for_by_an_empty_field(self, operator: Client) -> None:
+        page = ask(operator, make_manifest("sync"), "trigger").content.decode()
+        assert re.search(r'<textarea name="input"[^>]*>\s*</textarea>', page)
+
     def test_many_are_triggered_with_their_own_inputs(self, operator: Client, bench: Workbench) -> None:
         rows = [make_manifest("a"), make_manifest("b")]
         asked = operator.post(list_of(Manifest), {"_selected_action": [row.pk for row in rows], "action": "trigger"})

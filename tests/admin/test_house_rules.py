@@ -21,7 +21,10 @@ SOURCES = sorted((PACKAGE / "admin").rglob("*.py"))
 
 @pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)
 def test_a_template_escapes_everything_and_runs_nothing(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
+    # A script may be named, if it is a file of ours.
+    text = re.sub(
+        r'<script src="{% static "chainsched/[a-z.]+" %}" defer></script>', "", path.read_text(encoding="utf-8")
+    )
     assert not re.search(r"\|\s*safe|autoescape off|<script|<style|\sstyle=|\son[a-z]+=|https?://", text)
 
 

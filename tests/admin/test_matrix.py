@@ -12,25 +12,29 @@ from django.test import Client
 from django.urls import get_resolver
 
 from chainsched.domain.states import ExecutionState, ScheduleType
-from chainsched.models import DeadLetter, Manifest, ManifestGroup, Metadata, WorkQueue
+from chainsched.models import DeadLetter, Errand, Manifest, ManifestGroup, Metadata, WorkQueue
 from tests.admin.test_pages import fingerprint
 from tests.admin.world import MODELS, VERBS, client_of, list_of, make_world, url_of
-from tests.factories import make_execution, make_letter, make_manifest, make_queue_row
+from tests.factories import NOW, make_execution, make_letter, make_manifest, make_queue_row
 
 pytestmark = pytest.mark.django_db
 
 ROLES = ("anonymous", "clerk", "viewer", "operator", "manager", "superuser")
-LOGIN, DENIED, SHOWN = 302, 403, 200
+LOGIN, DENIED, SHOWN, NOT_SO = 302, 403, 200, 405
 
 # By the view behind an address: what each role gets for GET, and what each gets for a POST without an action.
 FOR_VIEWERS = (LOGIN, DENIED, SHOWN, SHOWN, SHOWN, SHOWN)
+FOR_LOOKING = (LOGIN, DENIED, NOT_SO, NOT_SO, NOT_SO, NOT_SO)
 FOR_NOBODY = (LOGIN, DENIED, DENIED, DENIED, DENIED, DENIED)
 VIEWS = {
     "changelist": (FOR_VIEWERS, FOR_VIEWERS),
+    "graph": (FOR_VIEWERS, FOR_LOOKING),
+    "members": (FOR_VIEWERS, FOR_LOOKING),
     "history": (FOR_VIEWERS, FOR_VIEWERS),
     "change": (FOR_VIEWERS, FOR_NOBODY),
     "add": (FOR_NOBODY, FOR_NOBODY),
     "delete": (FOR_NOBODY, FOR_NOBODY),
+    "triage": (FOR_VIEWERS, FOR_VIEWERS),
 }
 
 # The permission that each action takes; which roles hold it is said in ``world``.
@@ -51,6 +55,7 @@ ACTIONS = {
     (WorkQueue, "bring_forward"): "trigger_manifest",
     (WorkQueue, "cancel"): "cancel_manifest",
     (DeadLetter, "retry"): "retry_deadletter",
+    (Errand, "cancel"): "retry_deadletter",
     (DeadLetter, "acknowledge"): "acknowledge_deadletter",
 }
 PAGE_ONLY = {(ManifestGroup, "set_limits"), (Manifest, "activate"), (Metadata, "cancel_tree")}
@@ -96,7 +101,7 @@ def test_every_address_answers_each_kind_of_user_as_the_table_says(role: str) ->
 
 
 def _arguments(model: Any, view: str) -> list[Any]:
-    return [] if view == "add" else [model.objects.first().pk]
+    return [] if view in ("add", "graph", "triage") else [model.objects.first().pk]
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -143,6 +148,7 @@ def _fitting(model: Any, action: str) -> Any:
         ),
         WorkQueue: lambda: make_queue_row(manifest),
         DeadLetter: lambda: make_letter(manifest),
+        Errand: lambda: Errand.objects.create(verb="retry", total=1, created_at=NOW),
     }[model]()
 
 

@@ -18,7 +18,7 @@ from django.test.utils import CaptureQueriesContext
 from chainsched.admin import filters, paginator
 from chainsched.admin.executions import MAX_NODES
 from chainsched.domain.states import ExecutionState, ScheduleType
-from chainsched.models import DeadLetter, Manifest, ManifestGroup, Metadata, Process, WorkQueue
+from chainsched.models import DeadLetter, Manifest, ManifestGroup, ManifestState, Metadata, Process, WorkQueue
 from chainsched.models.clock import database_now
 from tests.admin.world import (
     CANARY,
@@ -270,6 +270,11 @@ class TestWhatTheySay:
         WorkQueue.objects.all().delete()
         assert "A dead letter awaits a decision" in text_of(viewer, url_of(Manifest, "change", world.pk))
 
+    def test_a_manifest_whose_state_was_deleted_by_hand_says_what_brings_it_back(self, viewer: Client) -> None:
+        manifest = make_manifest()
+        ManifestState.objects.all().delete()
+        assert "`chainsched fsck --repair` brings it back" in text_of(viewer, url_of(Manifest, "change", manifest.pk))
+
     def test_a_manifest_says_when_it_runs_next_in_words_and_times(self, viewer: Client) -> None:
         cron = {"schedule_type": ScheduleType.CRON, "cron_expression": "0 9 * * 1-5"}
         manifest = make_manifest(**cron, state={"next_run_at": database_now() + timedelta(hours=1)})
@@ -298,11 +303,24 @@ class TestWhatTheySay:
         assert str(failed.external_id) in page
         assert "Its tree was cancelled" in page
 
-    def test_a_large_tree_is_folded_and_says_how_many_more_there_are(self, viewer: Client) -> None:
+    def test_executions_of_a_large_tree_that_look_alike_are_one_line(self, viewer: Client) -> None:
         root = make_execution(state=ExecutionState.COMPLETED)
         for _ in range(MAX_NODES + 4):
             make_execution(state=ExecutionState.COMPLETED, parent_execution_id=root.pk, root_execution_id=root.pk)
-        assert "Show 200 and 5 more" in text_of(viewer, url_of(Metadata, "change", root.pk))
+        assert "and 201 more of testapp.ping" in text_of(viewer, url_of(Metadata, "change", root.pk))
+
+    def test_a_tree_too_large_to_be_read_shows_the_execution_and_says_how_many_more_there_are(
+        self, viewer: Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("chainsched.admin.executions.MAX_READ", 5)
+        root = make_execution(state=ExecutionState.COMPLETED)
+        for _ in range(20):
+            last = make_execution(
+                state=ExecutionState.COMPLETED, parent_execution_id=root.pk, root_execution_id=root.pk
+            )
+        page = viewer.get(url_of(Metadata, "change", last.pk)).content.decode()
+        assert re.search(rf'aria-current="true"><a [^>]+>testapp.ping #{last.pk}<', page)
+        assert "and 14 more" in page
 
     def test_a_row_of_the_queue_says_where_it_stands(self, viewer: Client) -> None:
         make_queue_row(make_manifest())

@@ -8,8 +8,10 @@ from typing import Any, Literal
 import pytest
 from django import forms
 from pydantic import TypeAdapter
+from pydantic_core import core_schema
 
 from chainsched.admin.schema_fields import WHOLE, DocumentField, collect, fields_of
+from chainsched.domain.inputs import InputType
 
 
 @dataclass
@@ -78,3 +80,12 @@ def test_what_was_left_empty_is_left_out() -> None:
         "input_columns": [],
     }
     assert collect(SCHEMA, answers) == {"table": "t", "is_dry": False, "columns": []}
+
+
+def test_an_input_without_a_schema_is_asked_for_as_a_whole() -> None:
+    class Shapeless:
+        @classmethod
+        def __get_pydantic_core_schema__(cls, _source: Any, _handler: Any) -> Any:
+            return core_schema.no_info_plain_validator_function(lambda value: value)
+
+    assert list(fields_of(InputType(lambda: Shapeless, workflow="tests.shapeless").schema())) == [WHOLE]

@@ -11,7 +11,18 @@ from django.test import Client
 from django.urls import reverse
 
 from chainsched.domain.states import ExecutionState, ScheduleType
-from chainsched.models import CancelledTree, DeadLetter, Loop, Manifest, ManifestGroup, Metadata, Process, WorkQueue
+from chainsched.models import (
+    CancelledTree,
+    DeadLetter,
+    Errand,
+    ErrandLetter,
+    Loop,
+    Manifest,
+    ManifestGroup,
+    Metadata,
+    Process,
+    WorkQueue,
+)
 from tests.factories import (
     NOW,
     make_dependent,
@@ -23,7 +34,18 @@ from tests.factories import (
     make_queue_row,
 )
 
-MODELS: tuple[Any, ...] = (CancelledTree, DeadLetter, Loop, Manifest, ManifestGroup, Metadata, Process, WorkQueue)
+MODELS: tuple[Any, ...] = (
+    CancelledTree,
+    DeadLetter,
+    Errand,
+    ErrandLetter,
+    Loop,
+    Manifest,
+    ManifestGroup,
+    Metadata,
+    Process,
+    WorkQueue,
+)
 GONE = 987_654
 CANARY = "hunter2"
 PAYLOAD = {"table": CANARY, "nested": {"password": "swordfish"}}
@@ -61,6 +83,10 @@ def make_world(name: str = "Extract", *, gone: int = GONE) -> Manifest:
         make_queue_row(**columns, parent_execution_id=gone, dead_letter_id=gone)
         make_letter(manifest_id=manifest_id, execution_id=failed.id, fingerprint="abc")
         CancelledTree.objects.create(root_execution_id=failed.id, cancelled_at=NOW)
+        errand = Errand.objects.create(verb="retry", total=2, note="back up", created_at=NOW)
+        for letter_id, outcome in ((failed.id, "skipped"), (gone, "waiting")):
+            at = None if outcome == "waiting" else NOW
+            ErrandLetter.objects.create(errand=errand, dead_letter_id=letter_id, outcome=outcome, decided_at=at)
     return parent
 
 
@@ -124,6 +150,9 @@ def every_page() -> Iterator[str]:
     """The address of everything that can be looked at."""
     yield reverse("admin:index")
     yield reverse("admin:app_list", args=["chainsched"])
+    yield url_of(ManifestGroup, "graph")
+    yield from pages_of(ManifestGroup, "members")
+    yield url_of(DeadLetter, "triage")
     for model in MODELS:
         yield list_of(model)
         yield from pages_of(model)

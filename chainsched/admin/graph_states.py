@@ -1,0 +1,96 @@
+"""How a manifest is doing, as a colour, a mark and a word; the same rule for the command and the pages."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+
+from django.db.models import Case, CharField, Exists, OuterRef, Q, Value, When
+
+from chainsched.domain.states import ExecutionState
+from chainsched.models import DeadLetter, Metadata, WorkQueue
+
+
+class NodeState(enum.StrEnum):
+    """How a manifest is doing, as its colour says."""
+
+    RUNNING = "running"
+    QUEUED = "queued"
+    DEAD_LETTER = "dead_letter"
+    FAILING = "failing"
+    DISABLED = "disabled"
+    SUCCEEDED = "succeeded"
+    IDLE = "idle"
+
+    @property
+    def words(self) -> str:
+        return self.value.replace("_", " ")
+
+    @property
+    def mark(self) -> str:
+        """What says the same without colour."""
+        return MARKS[self]
+
+    @property
+    def css_class(self) -> str:
+        return f"chainsched-node-{self.value.replace('_', '-')}"
+
+
+FILLS = {
+    NodeState.RUNNING: "#9ec5fe",
+    NodeState.QUEUED: "#cfe2ff",
+    NodeState.DEAD_LETTER: "#f1aeb5",
+    NodeState.FAILING: "#ffe69c",
+    NodeState.DISABLED: "#dee2e6",
+    NodeState.SUCCEEDED: "#a3cfbb",
+    NodeState.IDLE: "#ffffff",
+}
+
+MARKS = {
+    NodeState.RUNNING: "▶",
+    NodeState.QUEUED: "…",
+    NodeState.DEAD_LETTER: "✖",
+    NodeState.FAILING: "!",
+    NodeState.DISABLED: "‖",
+    NodeState.SUCCEEDED: "✓",
+    NodeState.IDLE: "○",
+}
+
+# From the worst to the best: the first that any member has is the colour of many.
+BY_SEVERITY = (
+    NodeState.DEAD_LETTER,
+    NodeState.FAILING,
+    NodeState.DISABLED,
+    NodeState.QUEUED,
+    NodeState.RUNNING,
+    NodeState.IDLE,
+    NodeState.SUCCEEDED,
+)
+
+
+def worst(states: Mapping[NodeState, int]) -> NodeState:
+    """The state that stands for many."""
+    return next((state for state in BY_SEVERITY if states.get(state)), NodeState.IDLE)
+
+
+def tell(states: Mapping[NodeState, int]) -> str:
+    """How many are in each state, the worst first."""
+    return ", ".join(f"{states[state]:,} {state.words}" for state in BY_SEVERITY if states.get(state))
+
+
+def standing() -> Case:
+    """The state of a manifest as a column of its row."""
+    executions = Metadata.objects.active().filter(manifest=OuterRef("pk")).order_by()
+    running = executions.filter(state=ExecutionState.IN_PROGRESS.value)
+    queued = WorkQueue.objects.queued().filter(manifest=OuterRef("pk")).order_by()
+    letters = DeadLetter.objects.awaiting().filter(manifest=OuterRef("pk")).order_by()
+    return Case(
+        When(Exists(running), then=Value(NodeState.RUNNING.value)),
+        When(Exists(executions) | Exists(queued), then=Value(NodeState.QUEUED.value)),
+        When(Exists(letters), then=Value(NodeState.DEAD_LETTER.value)),
+        When(Q(is_enabled=False) | Q(group__is_enabled=False), then=Value(NodeState.DISABLED.value)),
+        When(state__consecutive_failures__gt=0, then=Value(NodeState.FAILING.value)),
+        When(state__last_successful_run__isnull=True, then=Value(NodeState.IDLE.value)),
+        default=Value(NodeState.SUCCEEDED.value),
+        output_field=CharField(),
+    )

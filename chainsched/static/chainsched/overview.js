@@ -1,0 +1,38 @@
+// Reads the page anew now and then and puts the fresh overview in the place of the old one.
+"use strict";
+
+(() => {
+  const ID = "chainsched-overview";
+
+  function say(words) {
+    const place = document.querySelector(`#${ID} .chainsched-freshness`);
+    if (place) place.textContent = words;
+  }
+
+  function replace(old, fresh) {
+    const open = [...old.querySelectorAll("details")].map((part) => part.open);
+    fresh.querySelectorAll("details").forEach((part, at) => { part.open = Boolean(open[at]); });
+    old.replaceWith(document.adoptNode(fresh));
+  }
+
+  async function refresh() {
+    const old = document.getElementById(ID);
+    // Whoever is reading with the keyboard is not thrown out of their place.
+    if (!old || document.hidden || old.contains(document.activeElement)) return;
+    try {
+      const response = await fetch(window.location.href, { credentials: "same-origin", cache: "no-store" });
+      if (!response.ok) throw new Error(response.statusText);
+      const page = new DOMParser().parseFromString(await response.text(), "text/html");
+      const fresh = page.getElementById(ID);
+      if (fresh) replace(old, fresh);
+      else say("Not refreshed: log in again.");
+    } catch {
+      say("Not refreshed: the server does not answer as it should.");
+    }
+  }
+
+  document.addEventListener("DOMContentLoaded", () => {
+    const overview = document.getElementById(ID);
+    if (overview) window.setInterval(refresh, 1000 * Number(overview.dataset.refreshSeconds));
+  });
+})();

@@ -1,0 +1,298 @@
+"""The graphs on the pages: what they show to whom, and at what cost."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.test import Client
+
+from chainsched.admin import ManifestAdmin, ManifestGroupAdmin, graph_layout, graph_loading, graph_pages
+from chainsched.admin.graph_loading import Forest
+from chainsched.admin.graph_picture import TIMES
+from chainsched.domain.states import ExecutionState
+from chainsched.models import Manifest, ManifestGroup
+from tests.admin.test_pages import MAX_QUERIES, queries, text_of
+from tests.admin.world import client_of, list_of, url_of
+from tests.factories import (
+    NOW,
+    make_dependent,
+    make_execution,
+    make_group,
+    make_letter,
+    make_manifest,
+    make_queue_row,
+)
+
+pytestmark = pytest.mark.django_db
+GRAPH = "/admin/chainsched/manifestgroup/graph/"
+
+
+def members_of(group: ManifestGroup) -> str:
+    return url_of(ManifestGroup, "members", group.pk)
+
+
+def drawn(client: Client, url: str) -> dict[str, str]:
+    """The nodes of the picture on a page: what each says, and the class that colours it."""
+    page = client.get(url).content.decode()
+    nodes = re.findall(r'<g class="chainsched-node (\S+?)(?: chainsched-here)?"><title>(.*?)</title>', page)
+    return {words: css_class for css_class, words in nodes}
+
+
+def curves(client: Client, url: str) -> int:
+    return client.get(url).content.decode().count('class="chainsched-edge"')
+
+
+def make_slices(parent: Manifest, number: int) -> None:
+    columns = {"group": parent.group, "workflow": "testapp.ping", "schedule_type": "dependent", "run_condition": 1}
+    names = (f"slice-{at:05}" for at in range(number))
+    Manifest.objects.bulk_create(
+        Manifest(external_id=name, depends_on=parent, depth=parent.depth + 1, **columns) for name in names
+    )
+
+
+@pytest.fixture
+def chain(db: None) -> Manifest:
+    """extract -> load in two groups, and a third group that depends on nothing."""
+    root = make_manifest("root", group=make_group("extract"), state={"last_successful_run": NOW})
+    make_dependent(root, "leaf", group=make_group("load"), state={"consecutive_failures": 1})
+    make_manifest("lonely", group=make_group("other"))
+    return root
+
+
+class TestTheGraphOfGroups:
+    def test_a_node_says_how_many_members_it_has_and_how_they_are(self, viewer: Client, chain: Manifest) -> None:
+        make_letter(make_dependent(chain, "second", group=ManifestGroup.objects.get(name="load")))
+        assert drawn(viewer, GRAPH) == {
+            "extract (group): 1 succeeded": "chainsched-node-succeeded",
+            "load (group): 1 dead letter, 1 failing": "chainsched-node-dead-letter",
+            "other (group): 1 idle": "chainsched-node-idle",
+        }
+        assert "✖ 2 manifests · 1 dead letter · 1 failing" in text_of(viewer, GRAPH)
+
+    def test_an_edge_is_where_a_manifest_of_one_depends_on_one_of_another(
+        self, viewer: Client, chain: Manifest
+    ) -> None:
+        make_dependent(chain, "inside", group=chain.group)
+        assert curves(viewer, GRAPH) == 1
+
+    def test_it_is_linked_from_the_list_and_leads_to_the_groups(self, viewer: Client, chain: Manifest) -> None:
+        assert f'<a href="{GRAPH}">' in viewer.get(list_of(ManifestGroup)).content.decode()
+        assert f'<a href="{url_of(ManifestGroup, "change", chain.group_id)}"' in viewer.get(GRAPH).content.decode()
+
+    def test_the_table_says_the_same(self, viewer: Client, chain: Manifest) -> None:
+        page = viewer.get(GRAPH).content.decode()
+        row = re.search(r"<tr><td><a [^>]+>load</a></td>(.*?)</tr>", page)
+        assert row
+        assert re.sub(r"<[^>]+>", "|", row[1]).strip("|").split("|")[-1] == "extract"
+
+    def test_more_groups_than_there_is_room_for_fold_by_their_neighbours(
+        self, viewer: Client, chain: Manifest, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(graph_pages, "MAX_NODES", 4)
+        for number in range(3):
+            make_manifest(group=make_group(f"other-{number}"))
+        assert [words.partition(" (")[0] for words in drawn(viewer, GRAPH)] == ["extract", "load", f"other… {TIMES}4"]
+
+    def test_what_is_left_out_is_said(self, viewer: Client, chain: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(graph_pages, "MAX_NODES", 1)
+        assert "And 2 more groups, which are not drawn." in text_of(viewer, GRAPH)
+        monkeypatch.setattr(graph_pages, "MAX_GROUPS", 2)
+        assert "Only the first 2 groups by name were read" in text_of(viewer, GRAPH)
+
+    @pytest.mark.slow
+    def test_a_complete_graph_of_three_hundred_groups_is_drawn_in_part(self, viewer: Client) -> None:
+        groups = ManifestGroup.objects.bulk_create(ManifestGroup(name=f"g{number:03}") for number in range(300))
+        common = {"workflow": "testapp.ping"}
+        roots = Manifest.objects.bulk_create(
+            Manifest(external_id=f"root-{group.pk}", group=group, **common) for group in groups
+        )
+        dependent = {"schedule_type": "dependent", "run_condition": 1, "depth": 1, **common}
+        Manifest.objects.bulk_create(
+            Manifest(external_id=f"{one}-{other}", group=groups[other], depends_on=roots[one], **dependent)
+            for one in range(300)
+            for other in range(one + 1, 300)
+        )
+        page = text_of(viewer, GRAPH)
+        assert "more edges, which are not drawn" in page
+        assert len(drawn(viewer, GRAPH)) == 300
+        assert 299 <= curves(viewer, GRAPH) <= 1000
+
+
+class TestTheGraphOfAGroup:
+    @pytest.mark.parametrize(
+        ("prepare", "state"),
+        [
+            (lambda manifest: None, "idle"),
+            (make_queue_row, "queued"),
+            (make_execution, "queued"),
+            (lambda manifest: make_execution(manifest, state=ExecutionState.IN_PROGRESS), "running"),
+            (make_letter, "dead letter"),
+        ],
+    )
+    def test_a_node_says_its_state_by_colour_mark_and_word(self, viewer: Client, prepare: Any, state: str) -> None:
+        manifest = make_manifest("job", state={})
+        prepare(manifest)
+        url = members_of(manifest.group)
+        assert drawn(viewer, url) == {f"job (manifest): {state}": f"chainsched-node-{state.replace(' ', '-')}"}
+        page = viewer.get(url).content.decode()
+        assert re.search(rf"<text[^>]*>\S {state}</text>", page)
+        assert re.search(rf'<span class="chainsched-swatch [^>]*>\S+</span> {state}</li>', page)
+
+    def test_the_groups_that_it_depends_on_are_drawn_and_linked(self, viewer: Client, chain: Manifest) -> None:
+        load = ManifestGroup.objects.get(name="load")
+        assert sorted(drawn(viewer, members_of(load))) == [
+            "extract (another group)",
+            "leaf (manifest): failing",
+        ]
+        assert curves(viewer, members_of(load)) == 1
+        assert members_of(chain.group) in viewer.get(members_of(load)).content.decode()
+
+    def test_a_small_one_is_on_the_page_of_the_group_and_a_large_one_linked(
+        self, viewer: Client, chain: Manifest
+    ) -> None:
+        url = url_of(ManifestGroup, "change", chain.group_id)
+        assert "root (manifest): succeeded" in drawn(viewer, url)
+        assert members_of(chain.group) in viewer.get(url).content.decode()
+        make_slices(chain, graph_pages.MAX_ON_PAGE)
+        assert drawn(viewer, url) == {}
+        assert members_of(chain.group) in viewer.get(url).content.decode()
+
+    def test_ten_thousand_slices_are_one_node(self, viewer: Client, chain: Manifest) -> None:
+        make_slices(chain, 10_000)
+        make_letter(Manifest.objects.get(external_id="slice-00007"))
+        url = members_of(chain.group)
+        assert drawn(viewer, url) == {
+            "root (manifest): succeeded": "chainsched-node-succeeded",
+            f"slice-… {TIMES}10,000 (dependent manifests): 1 dead letter, 9,999 idle": "chainsched-node-dead-letter",
+        }
+        assert "?by_group=extract&amp;schedule_type__exact=dependent" in viewer.get(url).content.decode()
+
+    def test_what_was_not_read_is_said(self, viewer: Client, chain: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
+        make_slices(chain, 5)
+        monkeypatch.setattr(graph_loading, "MAX_ROWS", 1)
+        assert "And 5 more manifests, which were not read." in text_of(viewer, members_of(chain.group))
+
+    def test_a_group_that_is_gone_leads_back(self, viewer: Client) -> None:
+        assert viewer.get(url_of(ManifestGroup, "members", 12345)).status_code == 302
+
+    def test_one_without_manifests_says_so(self, viewer: Client) -> None:
+        assert "There is nothing to draw." in text_of(viewer, members_of(make_group()))
+
+    def test_retired_manifests_are_not_drawn(self, viewer: Client, chain: Manifest) -> None:
+        make_dependent(chain, "gone", group=chain.group, retired_at=NOW)
+        assert len(drawn(viewer, members_of(chain.group))) == 1
+
+
+class TestThePlaceOfAManifest:
+    def test_it_shows_the_line_to_the_root_itself_and_two_generations(self, viewer: Client, chain: Manifest) -> None:
+        leaf = Manifest.objects.get(external_id="leaf")
+        child = make_dependent(leaf, "child")
+        grandchild = make_dependent(child, "grandchild")
+        make_dependent(grandchild, "too far")
+        make_dependent(chain, "sibling")
+        url = url_of(Manifest, "change", leaf.pk)
+        assert [words.partition(" ")[0] for words in drawn(viewer, url)] == ["root", "leaf", "child", "grandchild"]
+        assert curves(viewer, url) == 3
+        assert 'chainsched-here"><title>leaf' in viewer.get(url).content.decode()
+
+    def test_many_children_are_one_node(self, viewer: Client, chain: Manifest) -> None:
+        make_slices(chain, 100)
+        nodes = drawn(viewer, url_of(Manifest, "change", chain.pk))
+        assert any(words.startswith(f"slice-… {TIMES}100") for words in nodes)
+
+    def test_a_circle_made_by_hand_ends(self, viewer: Client, chain: Manifest) -> None:
+        leaf = Manifest.objects.get(external_id="leaf")
+        columns = {"depends_on": leaf, "schedule_type": "dependent", "run_condition": 1, "interval_seconds": None}
+        Manifest.objects.filter(pk=chain.pk).update(**columns)
+        assert len(drawn(viewer, url_of(Manifest, "change", leaf.pk))) == 2
+
+
+class TestWithoutALayout:
+    @pytest.fixture(autouse=True)
+    def _nothing_installed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PATH", "")
+        monkeypatch.setitem(__import__("sys").modules, "pygraphviz", None)
+
+    def test_the_page_says_what_to_install_and_shows_the_table(self, viewer: Client, chain: Manifest) -> None:
+        for url in (GRAPH, members_of(chain.group), url_of(Manifest, "change", chain.pk)):
+            page = viewer.get(url).content.decode()
+            assert "install Graphviz&#x27; dot program or chainsched[graph]" in page
+            assert "<details open>" in page
+            assert 'class="chainsched-graph"' not in page
+
+
+def test_a_program_that_takes_too_long_is_given_up(
+    viewer: Client, chain: Manifest, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    program = tmp_path / "dot"
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(graph_layout, "LAYOUT_SECONDS", 0.2)
+    assert "Laying it out took longer" in text_of(viewer, GRAPH)
+
+
+class TestCost:
+    def test_the_number_of_queries_does_not_grow(self, viewer: Client, chain: Manifest) -> None:
+        urls = [GRAPH, members_of(chain.group), url_of(Manifest, "change", chain.pk)]
+        few = [queries(viewer, url) for url in urls]
+        for number in range(5):
+            make_dependent(chain, f"child-{number}", group=make_group(f"group-{number}x"))
+            make_dependent(chain, f"inside-{number}", group=chain.group)
+        make_slices(chain, 500)
+        many = [queries(viewer, url) for url in urls]
+        # One more for the members of fans that were opened, and one for the names of other groups.
+        assert all(after <= before + 2 for before, after in zip(few, many, strict=True))
+        assert max(many) <= MAX_QUERIES
+
+    def test_rows_are_counted_by_the_database(self, chain: Manifest, django_assert_num_queries: Any) -> None:
+        make_slices(chain, 1000)
+        with django_assert_num_queries(1):
+            fans, _ = Forest(Manifest.objects.all()).fans(graph_loading.IS_LIVING)
+        assert sorted(fan.size for fan in fans) == [1, 1, 1, 1000]
+
+
+class TestWhatAProjectHides:
+    @pytest.fixture(autouse=True)
+    def _hide(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        manifests, groups = ManifestAdmin.get_queryset, ManifestGroupAdmin.get_queryset
+        monkeypatch.setattr(
+            ManifestAdmin, "get_queryset", lambda page, request: manifests(page, request).exclude(external_id="root")
+        )
+        monkeypatch.setattr(
+            ManifestGroupAdmin, "get_queryset", lambda page, request: groups(page, request).exclude(name="other")
+        )
+
+    def test_is_on_no_graph_and_in_no_count(self, superuser: Client, chain: Manifest) -> None:
+        assert sorted(drawn(superuser, GRAPH)) == ["extract (group): no manifests", "load (group): 1 failing"]
+        assert curves(superuser, GRAPH) == 0
+        leaf = Manifest.objects.get(external_id="leaf")
+        for url in (members_of(leaf.group), url_of(Manifest, "change", leaf.pk)):
+            assert list(drawn(superuser, url)) == ["leaf (manifest): failing"]
+            assert ">root<" not in superuser.get(url).content.decode()
+
+    def test_a_group_that_is_hidden_has_no_graph(self, superuser: Client, chain: Manifest) -> None:
+        hidden = ManifestGroup.objects.get(name="other")
+        assert superuser.get(members_of(hidden)).status_code == 302
+
+    def test_between_two_that_are_seen_a_hidden_one_breaks_the_line(self, superuser: Client) -> None:
+        top = make_manifest("top")
+        hidden = make_dependent(top, "root", group=top.group)
+        bottom = make_dependent(hidden, "bottom", group=top.group)
+        assert list(drawn(superuser, url_of(Manifest, "change", bottom.pk))) == ["bottom (manifest): idle"]
+        assert curves(superuser, members_of(top.group)) == 0
+
+
+def test_who_may_see_groups_but_no_manifests_sees_no_manifests(chain: Manifest) -> None:
+    client = client_of("clerk")
+    permission = Permission.objects.get(codename="view_manifestgroup")
+    User.objects.get(username="clerk").user_permissions.add(permission)
+    assert set(drawn(client, GRAPH)) == {
+        "extract (group): no manifests",
+        "load (group): no manifests",
+        "other (group): no manifests",
+    }
+    assert "There is nothing to draw." in text_of(client, members_of(chain.group))
