@@ -23,7 +23,7 @@ from chainsched.models import Loop, Manifest, Metadata, WorkQueue, bulk, facts, 
 from chainsched.models.clock import database_now
 from chainsched.models.loop import LoopQuerySet
 from chainsched.models.manifest_state import ManifestStateQuerySet
-from chainsched.models.metadata import MetadataQuerySet
+from chainsched.models.metadata import Attempt, MetadataQuerySet, Taken
 from chainsched.runtime import children, nursery, poller
 from chainsched.runtime.child import Child
 from chainsched.runtime.children import Children
@@ -53,6 +53,8 @@ class Guard:
 
 
 def _patch(owner: Any, name: str, replacement: Any) -> None:
+    if not hasattr(owner, name):
+        raise AttributeError(f"{owner!r} has no {name!r}: what a guard takes away is called something else now")
     setattr(owner, name, replacement)
 
 
@@ -90,13 +92,13 @@ def _dispatch_without_lock() -> None:
 
 
 def _claim_without_lock() -> None:
-    def claim(self: MetadataQuerySet, *, process: Any, workflows: Any, limit: int, **_: Any) -> list[Metadata]:
+    def claim(self: MetadataQuerySet, *, process: Any, workflows: Any, limit: int, **_: Any) -> list[Taken]:
         ids = list(self.pending().filter(workflow__in=workflows).in_claim_order().values_list("id", flat=True)[:limit])
         time.sleep(MOMENT)
         now = database_now()
         rows = self.active().filter(id__in=ids)
         rows.update(state="in_progress", process=process, claimed_at=now, started_at=now, claims=F("claims") + 1)
-        return list(rows.select_related("manifest"))
+        return [Taken(*row) for row in rows.values_list(*Taken._fields)]
 
     _patch(MetadataQuerySet, "claim", claim)
 
@@ -113,17 +115,13 @@ def _activate_without_fence() -> None:
 
 
 def _write_over_what_ended() -> None:
-    def lock_any(self: MetadataQuerySet, execution_ids: Any) -> list[Metadata]:
-        return list(self.filter(id__in=execution_ids).order_by("id").select_for_update())
-
     def close_any(verdicts: Any, *, now: Any) -> None:
         bulk.update(Metadata, [record._closed_row(verdict, now=now) for verdict in verdicts])
 
-    def closable_by_anyone(finished: Any, **_: Any) -> list[Metadata]:
-        return Metadata.objects.lock_active(list(finished))
+    def closable_by_anyone(finished: Any, **_: Any) -> list[Attempt]:
+        return Metadata.objects.lock_attempts(list(finished))
 
     _believe_in_the_lease()
-    _patch(MetadataQuerySet, "lock_active", lock_any)
     _patch(record, "_closable", closable_by_anyone)
     _patch(record, "_close", close_any)
 
@@ -218,7 +216,7 @@ def _wait_for_ever() -> None:
 
 
 def _take_death_for_success() -> None:
-    _patch(children, "_death_of", lambda *_: outcomes.completed(None))
+    _patch(children, "death_of", lambda *_: outcomes.completed(None))
 
 
 def _end_on_trouble() -> None:

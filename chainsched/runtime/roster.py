@@ -42,7 +42,6 @@ class Child:
     """A child as its supervisor sees it."""
 
     channel: Channel
-    born_at: float
     pid: int | None = None
     jobs: dict[int, Job] = field(default_factory=dict)
     is_retiring: bool = False

@@ -13,46 +13,29 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from types import FrameType
 
 from django.db import connections
 
 from chainsched.conf import get_config
 from chainsched.flow.transact import TRANSIENT
-from chainsched.flow.verify import reconcile
 from chainsched.models import notices
 from chainsched.models.clock import database_now
 from chainsched.registry import registry
-from chainsched.runtime import clerk, job_dispatcher, manifest_manager
 from chainsched.runtime.children import Children
-from chainsched.runtime.cleaner import Cleaner
 from chainsched.runtime.lease import Lease
 from chainsched.runtime.listener import Listener
+from chainsched.runtime.loops import WAKES, WORKER, Loops, poller_for
 from chainsched.runtime.nursery import Nursery
 from chainsched.runtime.outage import outage
 from chainsched.runtime.poller import Poller, Turn
-from chainsched.runtime.reaper import Reaper
 from chainsched.runtime.runner import Runner, ThreadRunner
 from chainsched.runtime.worker import Worker
 
 logger = logging.getLogger(__name__)
 
-# The order is that of the flow, so that one round of turns carries a due job to its worker.
-LOOPS = ("reaper", "reconciler", "cleaner", "clerk", "manager", "dispatcher")
-WORKER = "worker"
-# Whose turn may find something new after whose turn did something.
-WAKES = {
-    "reaper": ("dispatcher", "manager"),
-    "reconciler": ("manager",),
-    "cleaner": (),
-    "clerk": ("manager", "dispatcher"),
-    "manager": ("dispatcher",),
-    "dispatcher": (WORKER,),
-    WORKER: ("manager", "dispatcher"),
-}
 PAUSE = 1.0
 MAX_PAUSE = 10.0
 
@@ -95,8 +78,7 @@ class Supervisor:
         self._exit_code = 0
         self._signals = 0
         self._runner = self._runner_for(nursery)
-        self._cleaner, self._reaper = Cleaner(), Reaper()
-        self._loops = {name: self._poller(name, self._turn_of(name)) for name in LOOPS if name in roles.loops}
+        self._loops = Loops(roles.loops, after=self._pass_on, on_death=self._lose_part)
         self._listener = Listener(self._hear)
         self._shift: Shift | None = None
 
@@ -105,8 +87,7 @@ class Supervisor:
         until = None if seconds is None else time.monotonic() + seconds
         notices.sign_with(uuid.uuid4().hex)
         self._runner.open()
-        for poller in self._loops.values():
-            poller.start()
+        self._loops.start()
         if Listener.is_possible():
             self._listener.start()
         while (shift := self._open_shift(until)) is not None:
@@ -124,8 +105,7 @@ class Supervisor:
         lease = self._new_lease()
         lease.start()
         worker = Worker(lease.process, self._runner, workflows=self._workflows)
-        for name in self._loops:
-            self._turn_of(name)(database_now())
+        self._loops.turn_once()
         if self._roles.jobs_at_once:
             worker.turn(database_now())
             worker.drain()
@@ -178,7 +158,7 @@ class Supervisor:
 
     def _begin(self, lease: Lease) -> Shift:
         worker = Worker(lease.process, self._runner, workflows=self._workflows)
-        poller = self._poller(WORKER, worker.turn) if self._roles.jobs_at_once else None
+        poller = self._poller_for(worker) if self._roles.jobs_at_once else None
         shift = self._shift = Shift(lease, worker, poller)
         self._runner.trust(lease.trusted_until, on_distrust=lambda: self._lose(lease))
         lease.start()
@@ -197,7 +177,12 @@ class Supervisor:
             connections.close_all()
 
     def _new_lease(self) -> Lease:
-        lease = Lease(self._roles.kind, workflows=self._workflows, on_loss=lambda: self._lose(lease), turns=self._turns)
+        lease = Lease(
+            self._roles.kind,
+            workflows=self._workflows,
+            on_loss=lambda: self._lose(lease),
+            turns=self._loops.turned_at,
+        )
         return lease
 
     def _lose(self, lease: Lease) -> None:
@@ -227,9 +212,6 @@ class Supervisor:
         self._runner.close()
         return 1
 
-    def _turns(self) -> dict[str, datetime]:
-        return {name: poller.turned_at for name, poller in self._loops.items() if poller.turned_at is not None}
-
     def _runner_for(self, nursery: Nursery | None) -> Runner:
         if nursery is None:
             return ThreadRunner(self._roles.jobs_at_once, on_result=self._note_result)
@@ -241,24 +223,8 @@ class Supervisor:
             on_death=self._lose_part,
         )
 
-    def _poller(self, name: str, turn: Callable[[datetime], Turn]) -> Poller:
-        return Poller(
-            name,
-            turn,
-            interval=_interval_of(name),
-            after=lambda turn: self._pass_on(name, turn),
-            on_death=self._lose_part,
-        )
-
-    def _turn_of(self, name: str) -> Callable[[datetime], Turn]:
-        return {
-            "manager": manifest_manager.turn,
-            "dispatcher": job_dispatcher.turn,
-            "reaper": self._reaper.turn,
-            "reconciler": _reconcile,
-            "cleaner": self._cleaner.turn,
-            "clerk": clerk.turn,
-        }[name]
+    def _poller_for(self, worker: Worker) -> Poller:
+        return poller_for(WORKER, worker.turn, after=self._pass_on, on_death=self._lose_part)
 
     def _pass_on(self, name: str, turn: Turn) -> None:
         """Wake the loops that may have something to do after this turn."""
@@ -272,15 +238,14 @@ class Supervisor:
         if notices.is_own(payload):
             return
         topic = notices.topic_of(payload)
-        for name in [topic] if topic else [*self._loops, WORKER]:
+        for name in [topic] if topic else [*self._loops.names, WORKER]:
             self._wake(name)
 
     def _wake(self, name: str) -> None:
-        poller = self._loops.get(name)
-        if name == WORKER and self._shift is not None:
-            poller = self._shift.poller
-        if poller is not None:
-            poller.wake()
+        if name != WORKER:
+            self._loops.wake(name)
+        elif self._shift is not None and self._shift.poller is not None:
+            self._shift.poller.wake()
 
     def _note_result(self) -> None:
         self._result_ready.set()
@@ -299,8 +264,7 @@ class Supervisor:
         if shift is not None and shift.poller is not None:
             shift.poller.stop()
             shift.poller.join(get_config().shutdown_timeout)
-        for poller in self._loops.values():
-            poller.join(get_config().shutdown_timeout)
+        self._loops.join(get_config().shutdown_timeout)
         self._runner.close()
         if shift is not None:
             self._return(shift.lease)
@@ -329,26 +293,8 @@ class Supervisor:
 
     def _stop_loops(self) -> None:
         self._listener.stop()
-        for poller in self._loops.values():
-            poller.stop()
+        self._loops.stop()
 
 
 def _is_before(until: float | None) -> bool:
     return until is None or time.monotonic() < until
-
-
-def _interval_of(name: str) -> float:
-    config = get_config()
-    return {
-        "manager": config.manager_interval,
-        "dispatcher": config.dispatcher_interval,
-        "reaper": config.reap_interval,
-        "reconciler": config.reconcile_interval,
-        "cleaner": config.cleanup_interval,
-        "clerk": config.clerk_interval,
-        WORKER: config.worker_interval,
-    }[name]
-
-
-def _reconcile(now: datetime) -> Turn:
-    return Turn(did=reconcile(now=now))

@@ -9,8 +9,9 @@ from django.db import connections
 
 from chainsched.domain.states import ExecutionState
 from chainsched.models import DeadLetter, Metadata
+from chainsched.runtime.loops import LOOPS
 from chainsched.runtime.poller import Poller
-from chainsched.runtime.supervisor import LOOPS, Roles, Supervisor
+from chainsched.runtime.supervisor import Roles, Supervisor
 from tests.processes.jobs import trigger
 from tests.testapp import workflows
 from tests.waiting import wait_until

@@ -13,7 +13,8 @@ from chainsched.flow.declare import Schedules
 from chainsched.flow.seed import seed
 from chainsched.models import Metadata, Process
 from chainsched.models.clock import database_now
-from chainsched.runtime.supervisor import LOOPS, Roles, Supervisor
+from chainsched.runtime.loops import LOOPS
+from chainsched.runtime.supervisor import Roles, Supervisor
 from tests.factories import make_letter, make_manifest
 from tests.testapp import workflows
 from tests.waiting import wait_until

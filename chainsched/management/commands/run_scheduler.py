@@ -10,7 +10,8 @@ from django.core.management.base import BaseCommand
 from chainsched.management.options import positive_seconds, whole_number
 from chainsched.management.running import Staff, add_workers, prepare, run_until_stopped
 from chainsched.runtime import startup
-from chainsched.runtime.supervisor import LOOPS, Roles, Supervisor
+from chainsched.runtime.loops import LOOPS
+from chainsched.runtime.supervisor import Roles, Supervisor
 
 
 class Command(BaseCommand):

@@ -1,0 +1,164 @@
+"""The child processes of a worker: how they are born, heard, retired, killed and buried.
+
+Of what they run it knows nothing; whoever has them is told what they say and how they ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import selectors
+import signal
+import socket
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import Protocol
+
+from chainsched.runtime.nursery import Nursery
+from chainsched.runtime.roster import Child
+from chainsched.runtime.wire import Channel, Garbled, Message
+
+logger = logging.getLogger(__name__)
+
+# A child that ends before it has run anything would end again; the next one waits this long.
+STILLBORN_PAUSE = 1.0
+
+
+class Keeper(Protocol):
+    """Who has the children."""
+
+    def on_message(self, child: Child, message: Message) -> None:
+        """A child said something; raises Garbled, KeyError or TypeError if it makes no sense."""
+        ...
+
+    def on_end(self, child: Child, status: int) -> None:
+        """A child is gone, with this exit code, or less than zero for the signal that killed it."""
+        ...
+
+    def on_barren(self) -> None:
+        """No more children can be born."""
+        ...
+
+
+class Brood:
+    """Children, each with its socket in the selector of whoever has them."""
+
+    def __init__(self, nursery: Nursery, selector: selectors.BaseSelector, keeper: Keeper) -> None:
+        self._nursery = nursery
+        self._selector = selector
+        self._keeper = keeper
+        self._children: list[Child] = []
+        self._unborn: deque[Child] = deque()
+        self._born_again_at = 0.0
+
+    def __iter__(self) -> Iterator[Child]:
+        return iter(list(self._children))
+
+    def __len__(self) -> int:
+        return len(self._children)
+
+    def open(self) -> None:
+        """Hear of births and deaths from now on."""
+        self._selector.register(self._nursery.channel.socket, selectors.EVENT_READ, self._hear_nursery)
+
+    def close(self) -> None:
+        """End the nursery with whoever is left."""
+        self._nursery.close()
+
+    def fill(self, number: int) -> None:
+        """Bear children until there are so many that take work; not right after one that was good for nothing."""
+        if time.monotonic() < self._born_again_at:
+            return
+        for _ in range(number - len([child for child in self._children if not child.is_retiring])):
+            self._bear()
+
+    def tell(self, child: Child, message: Message) -> None:
+        """Say something to a child, now or as soon as it listens."""
+        child.channel.send(message)
+        self._watch(child)
+
+    def retire(self, child: Child) -> None:
+        """Let a child end when it is done with what it runs."""
+        if not child.is_retiring:
+            child.is_retiring = True
+            self.tell(child, {"end": True})
+
+    def kill(self, child: Child) -> None:
+        """End a child by force; one that is being born right now as soon as its pid is known."""
+        child.is_retiring = child.is_condemned = True
+        if child.pid is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(child.pid, signal.SIGKILL)
+
+    def _bear(self) -> None:
+        ours, theirs = socket.socketpair()
+        child = Child(Channel(ours))
+        self._children.append(child)
+        self._unborn.append(child)
+        self._selector.register(ours, selectors.EVENT_READ, lambda: self._hear(child))
+        self._nursery.bear(theirs)
+
+    def _hear_nursery(self) -> None:
+        messages, is_there = self._nursery.channel.receive()
+        for message in messages:
+            if "born" in message:
+                self._welcome(self._unborn.popleft(), pid=message["born"])
+            else:
+                self._note_death(message["died"], message["status"])
+        if not is_there:
+            self._selector.unregister(self._nursery.channel.socket)
+            self._keeper.on_barren()
+
+    def _welcome(self, child: Child, *, pid: int) -> None:
+        child.pid = pid
+        if child.is_condemned:
+            self.kill(child)
+
+    def _note_death(self, pid: int, status: int) -> None:
+        child = next((child for child in self._children if child.pid == pid), None)
+        if child is None:
+            return
+        if not child.is_silent:
+            # What it said before it died is still in the socket.
+            self._hear(child)
+            self._silence(child)
+        self._bury(child, status)
+
+    def _bury(self, child: Child, status: int) -> None:
+        self._children.remove(child)
+        child.channel.close()
+        if not child.has_worked and not child.is_retiring:
+            logger.error("A child ended before it ran anything (status %d); the next one comes after a pause.", status)
+            self._born_again_at = time.monotonic() + STILLBORN_PAUSE
+        self._keeper.on_end(child, status)
+
+    def _hear(self, child: Child) -> None:
+        try:
+            messages, is_there = child.channel.receive()
+            for message in messages:
+                self._keeper.on_message(child, message)
+        except (Garbled, KeyError, TypeError) as error:
+            logger.error("A child said something that makes no sense (%s); it is replaced.", error)
+            is_there = False
+        child.channel.flush()
+        self._watch(child)
+        if not is_there and not child.is_silent:
+            # It may have closed its socket and live on, unheard. Its death is reported by the nursery.
+            self._silence(child)
+            self.kill(child)
+
+    def _watch(self, child: Child) -> None:
+        """Wait for room to write only while something is unsent."""
+        if child.is_silent:
+            return
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if child.channel.has_unsent else 0)
+        if self._selector.get_key(child.channel.socket).events != wanted:
+            self._selector.modify(child.channel.socket, wanted, lambda: self._hear(child))
+
+    def _silence(self, child: Child) -> None:
+        """Listen no more; a socket that a descendant of the child keeps open would never end by itself."""
+        if not child.is_silent:
+            child.is_silent = True
+            self._selector.unregister(child.channel.socket)
