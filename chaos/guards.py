@@ -274,7 +274,7 @@ GUARDS = {
     "reap only the lost": Guard(
         "live processes keep their runs",
         _reap_the_living,
-        (*SHORT, *CALM, "--patience", "5", "--kinds", "nap"),
+        (*MARATHONS, *CALM, "--patience", "5"),
         "no overlap of a manifest with itself, by witness",
     ),
     "retries": Guard(

@@ -130,9 +130,10 @@ class _Harness:
             self._turn()
             if _patiently(self._is_quiet):
                 return True
-            # Attempts that fail do not count: what is retried for ever would be waited for without end.
+            # What is retried or repeated for ever would be waited for without end: attempts that fail do not count,
+            # nor do runs that nobody expects.
             latest = _patiently(rows.settled_count) or settled
-            if latest > settled:
+            if settled < latest <= self._work.size:
                 settled, deadline = latest, time.monotonic() + patience
         return False
 
