@@ -30,9 +30,17 @@ def moment(at: datetime | None) -> SafeString | str:
     """A time to the second in the zone of the project, and exactly for machines."""
     if at is None:
         return NOTHING
-    local = localtime(at)
+    local = in_zone(at)
     shown = (at.isoformat(), f"{local:%Y-%m-%d}", f"{local:%H:%M:%S}")
     return format_html('<time datetime="{}"><span>{}</span> <span>{}</span></time>', *shown)
+
+
+def in_zone(at: datetime) -> datetime:
+    """A time in the zone of the project; in its own where the calendar ends before that, as for "never"."""
+    try:
+        return localtime(at)
+    except OverflowError:
+        return at
 
 
 def lasting(span: timedelta | None) -> str:
@@ -112,7 +120,7 @@ def schedule_in_words(manifest: Manifest) -> str:
     except ChainschedError:
         return f"{manifest.cron_expression} (cannot be computed)"
     if kind is ScheduleType.ONCE and manifest.once_at:
-        return f"once at {localtime(manifest.once_at):%Y-%m-%d %H:%M:%S}"
+        return f"once at {in_zone(manifest.once_at):%Y-%m-%d %H:%M:%S}"
     if kind is ScheduleType.DEPENDENT:
         return f"after {RunCondition(manifest.run_condition).name.lower()} of its parent"
     return {ScheduleType.DORMANT_DEPENDENT: "when activated"}.get(kind, "when triggered")

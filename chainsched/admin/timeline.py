@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.utils.timezone import localtime
-
 from chainsched.admin import display
 from chainsched.admin.sections import Bar, Chart, Table, Tick
 from chainsched.domain.states import ExecutionState
@@ -147,7 +145,7 @@ def _axis_words(seconds: float) -> str:
 def _labels(runs: Sequence[Run]) -> list[Tick]:
     """Since when some of the runs waited, below their bars; none so far to the right that it would be cut."""
     return [
-        Tick(f"{LEFT + at * STEP + STEP / 2:.1f}", f"{localtime(runs[at].since):%m-%d %H:%M}")
+        Tick(f"{LEFT + at * STEP + STEP / 2:.1f}", f"{display.in_zone(runs[at].since):%m-%d %H:%M}")
         for at in range(0, max(len(runs) - LABEL_EVERY // 2, 1), LABEL_EVERY)
         if runs
     ]

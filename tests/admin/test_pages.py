@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import uuid
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -386,3 +386,11 @@ def test_the_pages_need_no_inline_script_or_style(superuser: Client, world: Mani
 def test_there_is_a_user_of_each_kind() -> None:
     assert {role: make_user(role).is_staff for role in ("clerk", "viewer", "operator", "manager", "superuser")}
     assert User.objects.count() == 5
+
+
+def test_a_time_at_the_end_of_the_calendar_can_be_looked_at(superuser: Client, settings: Any) -> None:
+    settings.TIME_ZONE = "Europe/Berlin"
+    never = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+    make_manifest("never", schedule_type=ScheduleType.ONCE, once_at=never, state={"next_run_at": never})
+    for url in (url_of(Manifest, "changelist"), *pages_of(Manifest), *pages_of(ManifestGroup)):
+        assert "once at 9999-12-31 23:59:59" in text_of(superuser, url)
