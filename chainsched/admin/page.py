@@ -20,6 +20,7 @@ from chainsched.admin.paginator import MAX_COUNTED, BoundedPaginator
 from chainsched.admin.sections import Fact, Facts, Passage, Section
 from chainsched.domain.redaction import redact_text
 from chainsched.flow.transact import looking
+from chainsched.models.base import with_person
 
 # What jobs are called with, what they return, how far they say they are, and what was on the stack when they failed.
 PAYLOADS = frozenset({"input", "output", "trigger_input", "progress", "failure_traceback"})
@@ -59,7 +60,7 @@ class ReadOnlyPage(Mixin):
         """Rows without their payloads, which may be large; a page that shows one fetches it."""
         names = {field.name for field in self.opts.concrete_fields}
         rows = super().get_queryset(request).defer(*sorted(PAYLOADS & names))
-        rows = rows.prefetch_related(*self.people) if self.people else rows
+        rows = rows.prefetch_related(*map(with_person, self.people)) if self.people else rows
         return rows.select_related(*self.related) if self.related else rows
 
     def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest) -> bool:

@@ -20,6 +20,7 @@ from chainsched.flow.dependents import find_continuations, with_steady_edges
 from chainsched.flow.enqueue import Lineage, Order, enqueue
 from chainsched.flow.transact import transact
 from chainsched.models import CancelledTree, DeadLetter, Manifest, ManifestState, Metadata
+from chainsched.models.base import with_person
 from chainsched.signals import dead_letter_resolved
 
 GONE = "its manifest is gone; acknowledge it"
@@ -89,7 +90,7 @@ def _take(letter_ids: Collection[int]) -> tuple[list[DeadLetter], dict[int, str]
     rows = DeadLetter.objects.filter(id__in=letter_ids)
     manifest_ids = {id_ for id_ in rows.values_list("manifest_id", flat=True) if id_ is not None}
     locked = set(ManifestState.objects.lock_family(manifest_ids))
-    letters = list(rows.prefetch_related("resolved_by").order_by("id"))
+    letters = list(rows.prefetch_related(with_person("resolved_by")).order_by("id"))
     awaiting = [letter for letter in letters if letter.status == DeadLetterStatus.AWAITING_INTERVENTION]
     skipped = dict.fromkeys(letter_ids, "there is no such dead letter")
     skipped |= {letter.id: _decided(letter) for letter in letters}

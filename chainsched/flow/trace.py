@@ -13,6 +13,7 @@ from chainsched.domain.answers import Ancestry, Cause
 from chainsched.domain.states import ExecutionState, Source
 from chainsched.exceptions import UnknownExecution
 from chainsched.models import CancelledTree, DeadLetter, Metadata
+from chainsched.models.base import with_person
 
 # Graphs are a few levels deep; a chain of triggers from run to run may be longer, and is cut here.
 MAX_LINKS = 100
@@ -112,7 +113,8 @@ def _ended(cause: Metadata) -> str:
 
 
 def _decided(execution: Metadata) -> str:
-    letter = DeadLetter.objects.filter(retry_execution=execution.id).first()
+    letters = DeadLetter.objects.filter(retry_execution=execution.id)
+    letter = letters.prefetch_related(with_person("resolved_by")).first()
     if letter is None:
         return "a dead letter was retried"
     return f"dead letter {letter.id} was retried by {letter.resolved_by or 'the system'}"

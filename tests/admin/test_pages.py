@@ -17,8 +17,8 @@ from django.test.utils import CaptureQueriesContext
 
 from chainsched.admin import filters, paginator
 from chainsched.admin.executions import MAX_NODES
-from chainsched.domain.states import ExecutionState, ScheduleType
-from chainsched.models import DeadLetter, Manifest, ManifestGroup, ManifestState, Metadata, Process, WorkQueue
+from chainsched.domain.states import ExecutionState, ScheduleType, Source
+from chainsched.models import DeadLetter, Errand, Manifest, ManifestGroup, ManifestState, Metadata, Process, WorkQueue
 from chainsched.models.clock import database_now
 from tests.admin.world import (
     CANARY,
@@ -32,7 +32,7 @@ from tests.admin.world import (
     pages_of,
     url_of,
 )
-from tests.factories import make_execution, make_manifest, make_process, make_queue_row
+from tests.factories import NOW, make_execution, make_letter, make_manifest, make_process, make_queue_row
 
 pytestmark = pytest.mark.django_db
 each_model = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
@@ -394,3 +394,28 @@ def test_a_time_at_the_end_of_the_calendar_can_be_looked_at(superuser: Client, s
     make_manifest("never", schedule_type=ScheduleType.ONCE, once_at=never, state={"next_run_at": never})
     for url in (url_of(Manifest, "changelist"), *pages_of(Manifest), *pages_of(ManifestGroup)):
         assert "once at 9999-12-31 23:59:59" in text_of(superuser, url)
+
+
+class UsersElsewhere:
+    """Answers like Django without a router, for which users would be where the rows are that name them."""
+
+    def db_for_read(self, model: type[Model], **hints: Any) -> None:
+        is_misled = model is User and isinstance(hints.get("instance"), (DeadLetter, Errand))
+        assert not is_misled, "users are looked for in the database of chainsched"
+
+
+def test_users_are_read_from_where_users_are(superuser: Client, world: Manifest, settings: Any) -> None:
+    someone = User.objects.create_user("someone")
+    run = make_execution(world, source=Source.DEAD_LETTER)
+    letter = make_letter(world, status="retried", resolved_at=NOW, resolved_by=someone, retry_execution_id=run.id)
+    errand = Errand.objects.create(verb="retry", total=1, created_at=NOW, asked_by=someone)
+    settings.DATABASE_ROUTERS = [UsersElsewhere()]
+    for url in (
+        list_of(DeadLetter),
+        url_of(DeadLetter, "change", letter.pk),
+        list_of(Errand),
+        url_of(Errand, "change", errand.pk),
+        url_of(Metadata, "change", run.pk),
+    ):
+        assert superuser.get(url).status_code == 200, url
+    assert "someone" in letter.retry().skipped[letter.pk]
