@@ -9,7 +9,7 @@ from typing import Any
 
 from django import forms
 
-from chainsched.admin.schema_fields import DocumentField, collect, fields_of
+from chainsched.admin.schema_fields import DocumentField, collect, fields_of, initial_of
 from chainsched.api import MAX_REASON
 from chainsched.conf import get_config
 from chainsched.domain.declarations import MAX_PRIORITY
@@ -116,9 +116,9 @@ class ActivationForm(ReasonForm):
     def _own_input(self, manifest: Manifest) -> dict[str, Any]:
         """What the manifest states, for whoever may see it, unless part of it is hidden even from them."""
         own = manifest.input if self.may_see_payloads else None
-        if not isinstance(own, dict) or redact(own) != own:
+        if redact(own) != own:
             return {}
-        return {f"input_{name}": value for name, value in own.items()}
+        return initial_of(self.schema, own)
 
 
 def _schema_of(manifest: Manifest) -> dict[str, Any]:

@@ -6,6 +6,7 @@ The fields only help to write the document. Whether it fits is decided by the ty
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from django import forms
@@ -31,6 +32,11 @@ class DocumentField(forms.JSONField):
         except RecursionError:
             raise forms.ValidationError("It is nested too deep.", code="invalid") from None
 
+    def validate(self, value: Any) -> None:
+        """Only nothing is missing; an empty list is a document like any other."""
+        if value is None:
+            super().validate(value)
+
     def prepare_value(self, value: Any) -> Any:
         """Nothing is shown as nothing, rather than as ``null``."""
         return "" if value is None else super().prepare_value(value)
@@ -46,41 +52,84 @@ def fields_of(schema: Mapping[str, Any]) -> dict[str, forms.Field]:
     """The fields that ask for a document of this schema: one a property, or one for the whole."""
     if schema.get("type") == "null":
         return {}
-    properties = _properties(schema)
+    properties = _properties_of(schema)
     if properties is None:
         return {WHOLE: DocumentField(label="Input as JSON", required=False)}
-    required = set(schema.get("required", ()))
-    return {
-        PREFIX + name: _field(name, _plain(described), is_required=name in required)
-        for name, described in properties.items()
-    }
+    return {PREFIX + name: _field(name, asked) for name, asked in properties.items()}
 
 
 def collect(schema: Mapping[str, Any], answers: Mapping[str, Any]) -> Any:
-    """The document that the answers make; what was left empty is left out, so that defaults hold."""
-    properties = _properties(schema)
+    """The document that the answers make.
+
+    What was left empty is null where its default was shown or there is none, and null is allowed. All else is left
+    out, so that defaults hold.
+    """
+    properties = _properties_of(schema)
     if properties is None:
         return answers.get(WHOLE)
     given = {name: answers.get(PREFIX + name) for name in properties}
-    return {name: value for name, value in given.items() if value not in (None, "")}
+    stated = {name: value for name, value in given.items() if value not in (None, "")}
+    return {name: None for name, asked in properties.items() if asked.is_null_if_empty} | stated
 
 
-def _properties(schema: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def initial_of(schema: Mapping[str, Any], document: Any) -> dict[str, Any]:
+    """What the fields show of a document that is there already."""
+    if _properties_of(schema) is None:
+        return {WHOLE: document}
+    return {PREFIX + name: value for name, value in document.items()} if isinstance(document, Mapping) else {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A property: its description, without ``or null`` and references, and whether it may be null or left out."""
+
+    described: Mapping[str, Any]
+    is_nullable: bool
+    is_required: bool
+    is_hidden: bool
+
+    @property
+    def is_null_if_empty(self) -> bool:
+        is_shown = self.described.get("default") is not None and not self.is_hidden
+        return self.is_nullable and (self.is_required or is_shown)
+
+
+def _properties_of(schema: Mapping[str, Any]) -> dict[str, _Asked] | None:
     """The properties of an object that can be asked for one by one."""
-    properties = schema.get("properties")
-    if schema.get("type") != "object" or not isinstance(properties, Mapping) or len(properties) > MAX_FIELDS:
+    definitions = schema.get("$defs", {})
+    found = _resolved(schema, definitions)
+    properties = found.get("properties")
+    if found.get("type") != "object" or not isinstance(properties, Mapping) or len(properties) > MAX_FIELDS:
         return None
-    return properties
+    required = set(found.get("required", ()))
+    return {name: _asked(name, one, definitions, is_required=name in required) for name, one in properties.items()}
 
 
-def _plain(described: Any) -> dict[str, Any]:
-    """A description without its ``or null``: an empty field says null."""
+def _asked(name: str, described: Any, definitions: Any, *, is_required: bool) -> _Asked:
+    found = _resolved(described, definitions)
+    choices = [_resolved(choice, definitions) for choice in found.get("anyOf", ())]
+    others = [choice for choice in choices if choice.get("type") != "null"]
+    is_nullable = len(others) < len(choices)
+    plain = _named({**found, **others[0]}, found) if is_nullable and len(others) == 1 else found
+    is_hidden = is_telling(name) and plain.get("format") != FORMAT
+    return _Asked(plain, is_nullable, is_required, is_hidden)
+
+
+def _resolved(described: Any, definitions: Any) -> dict[str, Any]:
+    """A description with what it refers to in its place, as far as that is in the schema itself."""
     found = dict(described) if isinstance(described, Mapping) else {}
-    choices = [choice for choice in found.get("anyOf", ()) if choice.get("type") != "null"]
-    return {**found, **choices[0]} if len(choices) == 1 else found
+    meant = definitions.get(str(found.get("$ref", "")).removeprefix("#/$defs/"))
+    return _named(meant, found) if isinstance(meant, Mapping) else found
 
 
-def _field(name: str, described: Mapping[str, Any], *, is_required: bool) -> forms.Field:
+def _named(meant: Mapping[str, Any], place: Mapping[str, Any]) -> dict[str, Any]:
+    """What is meant in a place, with the title of the place: that of a type says nothing about its use."""
+    words = {key: place[key] for key in ("title", "description", "default") if key in place}
+    return {key: value for key, value in meant.items() if key != "title"} | words
+
+
+def _field(name: str, asked: _Asked) -> forms.Field:
+    described, is_required = asked.described, asked.is_required and not asked.is_nullable
     options: dict[str, Any] = {
         "label": str(described.get("title", name)),
         "help_text": str(described.get("description", "")),
@@ -96,7 +145,6 @@ def _field(name: str, described: Mapping[str, Any], *, is_required: bool) -> for
     if kind == "boolean":
         return forms.NullBooleanField(**options | {"required": False})
     if kind == "string":
-        is_hidden = is_telling(name) and described.get("format") != FORMAT
-        widget = forms.PasswordInput() if is_hidden else forms.TextInput(attrs={"class": "vTextField"})
+        widget = forms.PasswordInput() if asked.is_hidden else forms.TextInput(attrs={"class": "vTextField"})
         return forms.CharField(strip=False, widget=widget, **options)
     return DocumentField(**options)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pytest
 from django import forms
-from pydantic import TypeAdapter
+from pydantic import BaseModel, Field, TypeAdapter
 from pydantic_core import core_schema
 
-from chainsched.admin.schema_fields import WHOLE, DocumentField, collect, fields_of
+from chainsched.admin.schema_fields import WHOLE, DocumentField, collect, fields_of, initial_of
 from chainsched.domain.inputs import InputType
 
 
@@ -89,3 +90,61 @@ def test_an_input_without_a_schema_is_asked_for_as_a_whole() -> None:
             return core_schema.no_info_plain_validator_function(lambda value: value)
 
     assert list(fields_of(InputType(lambda: Shapeless, workflow="tests.shapeless").schema())) == [WHOLE]
+
+
+class Region(enum.StrEnum):
+    NORTH = "north"
+    SOUTH = "south"
+
+
+class Part(BaseModel):
+    name: str
+    children: list[Part] = []
+
+
+class Move(BaseModel):
+    source: Region
+    target: Region | None = None
+    parts: list[Part]
+    rows: dict[str, int]
+    limit: int | None
+    note: str | None = "by hand"
+    tags: list[str] | None = Field(default_factory=list)
+    token: str | None = "none yet"
+
+
+def test_an_enumeration_is_a_choice_named_as_its_place() -> None:
+    asked = fields_of(Move.model_json_schema())
+    for name, choices in (("source", ["north", "south"]), ("target", ["", "north", "south"])):
+        found: Any = asked[f"input_{name}"]
+        assert isinstance(found, forms.ChoiceField)
+        assert [value for value, _ in found.widget.choices] == choices
+        assert str(found.label).lower() == name
+
+
+def test_an_input_that_refers_to_itself_is_asked_for_field_by_field() -> None:
+    assert list(fields_of(Part.model_json_schema())) == ["input_name", "input_children"]
+
+
+def test_an_empty_list_is_no_missing_answer() -> None:
+    asked = fields_of(Move.model_json_schema())
+    assert asked["input_parts"].clean("[]") == []
+    assert asked["input_rows"].clean("{}") == {}
+    with pytest.raises(forms.ValidationError):
+        asked["input_parts"].clean("")
+
+
+def test_what_was_emptied_is_null_where_that_is_allowed() -> None:
+    schema = Move.model_json_schema()
+    assert not fields_of(schema)["input_limit"].required
+    answers = {"input_source": "north", "input_parts": [], "input_rows": {}}
+    document = collect(schema, answers)
+    assert document == {"source": "north", "parts": [], "rows": {}, "limit": None, "note": None}
+    assert Move.model_validate(document).tags == []
+    assert collect(schema, answers | {"input_note": "night"})["note"] == "night"
+
+
+def test_what_is_there_already_is_shown() -> None:
+    assert initial_of(SCHEMA, {"table": "t"}) == {"input_table": "t"}
+    assert initial_of({"type": "array"}, [1]) == {WHOLE: [1]}
+    assert initial_of(SCHEMA, None) == {}
