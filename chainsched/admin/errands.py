@@ -15,7 +15,7 @@ from chainsched.admin import display
 from chainsched.admin.filters import ErrandFilter, ErrandOutcomeFilter, ErrandStatusFilter
 from chainsched.admin.forms import ReasonForm
 from chainsched.admin.locations import action
-from chainsched.admin.operations import Instruction, OperatingPage, Operation, Question
+from chainsched.admin.operations import Instruction, InVain, OperatingPage, Operation, Question
 from chainsched.admin.page import ReadOnlyPage
 from chainsched.admin.permissions import Verbs
 from chainsched.admin.sections import Fact, Facts, Section, Table
@@ -107,7 +107,7 @@ def _unfit(ids: Sequence[int]) -> str:
 
 def _cancel(errand: Errand, instruction: Instruction) -> str:
     is_stopped = call_off(errand.pk, reason=instruction.reason or ON_REQUEST, now=database_now())
-    return "called off; what was decided stays" if is_stopped else "it was over"
+    return "called off; what was decided stays" if is_stopped else InVain("it was over")
 
 
 OPERATIONS = {

@@ -14,11 +14,11 @@ from chainsched.admin import display
 from chainsched.admin.execution_tree import Leaf, Line, arrange, count_shown
 from chainsched.admin.filters import NEWEST, CreatedFilter, ExecutionStateFilter, typed_among_newest
 from chainsched.admin.locations import ON_THE_PAGE, action
-from chainsched.admin.operations import Instruction, OperatingPage, Operation
+from chainsched.admin.operations import Instruction, OperatingPage, Operation, answered, stopped
 from chainsched.admin.permissions import Verbs
 from chainsched.admin.searching import FoundByManifest
 from chainsched.admin.sections import Fact, Facts, Node, Section, Table, Tree
-from chainsched.domain.answers import Ancestry, Cancelled
+from chainsched.domain.answers import Ancestry
 from chainsched.domain.redaction import redact_text
 from chainsched.domain.states import ACTIVE_STATES
 from chainsched.models import Manifest, ManifestGroup, Metadata, Process
@@ -31,18 +31,12 @@ MAX_READ = 2_000
 MAX_COUNTED = 10_000
 
 
-def _told(stopped: Cancelled) -> str:
-    if not stopped.total:
-        return "nothing was left to stop"
-    return f"stopped {stopped.queued} queued, {stopped.pending} pending and {stopped.running} running"
-
-
 def _cancel(execution: Metadata, instruction: Instruction) -> str:
-    return _told(execution.cancel(reason=instruction.reason or ON_REQUEST))
+    return stopped(execution.cancel(reason=instruction.reason or ON_REQUEST))
 
 
 def _cancel_tree(execution: Metadata, instruction: Instruction) -> str:
-    return _told(execution.cancel(tree=True, reason=instruction.reason or ON_REQUEST))
+    return stopped(execution.cancel(tree=True, reason=instruction.reason or ON_REQUEST))
 
 
 def _is_active(execution: Metadata) -> bool:
@@ -69,7 +63,7 @@ OPERATIONS = {
         "Run again",
         "Ran again",
         "trigger",
-        lambda execution, _: execution.run_again().in_words,
+        lambda execution, _: answered(execution.run_again()),
         warning="Its manifest is triggered with the input that this execution had.",
         is_fitting=lambda execution: execution.manifest_id is not None,
     ),

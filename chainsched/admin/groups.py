@@ -14,7 +14,7 @@ from chainsched.admin import display
 from chainsched.admin.forms import LimitsForm
 from chainsched.admin.graph_pages import MAX_ON_PAGE, GroupGraphs
 from chainsched.admin.locations import ON_THE_PAGE, action
-from chainsched.admin.operations import Instruction, OperatingPage, Operation
+from chainsched.admin.operations import Instruction, InVain, OperatingPage, Operation, stopped
 from chainsched.admin.permissions import Verbs
 from chainsched.admin.sections import Fact, Facts, Section, Table
 from chainsched.models import Manifest, ManifestGroup, Metadata, WorkQueue
@@ -26,16 +26,15 @@ MAX_MEMBERS = 50
 def _trigger(group: ManifestGroup, _instruction: Instruction) -> str:
     answers = group.trigger()
     told = ", ".join(f"{number} {answer.in_words}" for answer, number in answers.items())
-    return told or "no enabled member stands at the beginning of a chain"
+    return told or InVain("no enabled member stands at the beginning of a chain")
 
 
 def _set_limits(group: ManifestGroup, instruction: Instruction) -> str:
-    return "changed" if group.set_limits(**instruction.details) else "nothing to change"
+    return "changed" if group.set_limits(**instruction.details) else InVain("nothing to change")
 
 
 def _cancel(group: ManifestGroup, instruction: Instruction) -> str:
-    stopped = group.cancel(reason=instruction.reason or ON_REQUEST)
-    return f"stopped {stopped.queued} queued, {stopped.pending} pending and {stopped.running} running"
+    return stopped(group.cancel(reason=instruction.reason or ON_REQUEST))
 
 
 OPERATIONS = {
@@ -44,14 +43,14 @@ OPERATIONS = {
         "Enable",
         "Enabled",
         "switch",
-        lambda group, _: "enabled" if group.enable() else "it was enabled already",
+        lambda group, _: "enabled" if group.enable() else InVain("it was enabled already"),
         is_fitting=lambda group: not group.is_enabled,
     ),
     "disable": Operation(
         "Disable",
         "Disabled",
         "switch",
-        lambda group, _: "disabled" if group.disable() else "it was disabled already",
+        lambda group, _: "disabled" if group.disable() else InVain("it was disabled already"),
         warning="Nothing of it is queued or dispatched until it is enabled again; what runs goes on.",
         is_fitting=lambda group: group.is_enabled,
     ),

@@ -14,7 +14,7 @@ from chainsched.admin.errands import AskingForMany
 from chainsched.admin.filters import DeadLetteredFilter, FingerprintFilter, LetterStatusFilter, typed_of_letters
 from chainsched.admin.forms import NoteForm
 from chainsched.admin.locations import action
-from chainsched.admin.operations import Instruction, Operation
+from chainsched.admin.operations import Instruction, InVain, Operation
 from chainsched.admin.permissions import Verbs
 from chainsched.admin.searching import FoundByManifest
 from chainsched.admin.sections import Fact, Facts, Section, Table
@@ -36,7 +36,7 @@ def _counted(number: int) -> str:
 
 
 def _told(resolved: Resolved, did: str) -> str:
-    return did if resolved.done else "; ".join(resolved.skipped.values())
+    return did if resolved.done else InVain("; ".join(resolved.skipped.values()))
 
 
 def _retry(letter: DeadLetter, instruction: Instruction) -> str:

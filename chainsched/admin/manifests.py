@@ -16,7 +16,7 @@ from chainsched.admin.forms import ActivationForm, TriggerForm
 from chainsched.admin.graph_loading import Member
 from chainsched.admin.graph_pages import Surroundings
 from chainsched.admin.locations import ON_THE_PAGE, action
-from chainsched.admin.operations import Instruction, OperatingPage, Operation
+from chainsched.admin.operations import Instruction, InVain, OperatingPage, Operation, answered, stopped
 from chainsched.admin.page import PAYLOADS
 from chainsched.admin.permissions import Verbs
 from chainsched.admin.sections import Chart, Fact, Facts, Passage, Section, Table
@@ -39,16 +39,15 @@ UNREAD = (*sorted(PAYLOADS - {"trigger_input"}), "failure_reason")
 
 def _trigger(manifest: Manifest, instruction: Instruction) -> str:
     wanted = instruction.details
-    return manifest.trigger(wanted.get("delay"), input=wanted.get("input", OWN_INPUT)).in_words
+    return answered(manifest.trigger(wanted.get("delay"), input=wanted.get("input", OWN_INPUT)))
 
 
 def _activate(manifest: Manifest, instruction: Instruction) -> str:
-    return manifest.activate(instruction.details["input"]).in_words
+    return answered(manifest.activate(instruction.details["input"]))
 
 
 def _cancel(manifest: Manifest, instruction: Instruction) -> str:
-    stopped = manifest.cancel(reason=instruction.reason or ON_REQUEST)
-    return f"stopped {stopped.queued} queued, {stopped.pending} pending and {stopped.running} running"
+    return stopped(manifest.cancel(reason=instruction.reason or ON_REQUEST))
 
 
 def _is_dormant(manifest: Manifest) -> bool:
@@ -61,14 +60,14 @@ OPERATIONS = {
         "Enable",
         "Enabled",
         "switch",
-        lambda manifest, _: "enabled" if manifest.enable() else "it was enabled already",
+        lambda manifest, _: "enabled" if manifest.enable() else InVain("it was enabled already"),
         is_fitting=lambda manifest: not manifest.is_enabled,
     ),
     "disable": Operation(
         "Disable",
         "Disabled",
         "switch",
-        lambda manifest, _: "disabled" if manifest.disable() else "it was disabled already",
+        lambda manifest, _: "disabled" if manifest.disable() else InVain("it was disabled already"),
         warning="It runs only when triggered until it is enabled again, and so do those that depend on it.",
         is_fitting=lambda manifest: manifest.is_enabled,
     ),

@@ -24,12 +24,31 @@ from chainsched.admin import audit
 from chainsched.admin.forms import ReasonForm
 from chainsched.admin.locations import ActionLocation, LocatedActions
 from chainsched.admin.page import ReadOnlyPage
+from chainsched.domain.answers import Answer, Cancelled
 from chainsched.exceptions import ChainschedError
 
 # Each row is asked about by a hidden field, of which Django takes 1,000 in a form.
 MAX_ROWS = 500
 MAX_NAMED = 20
 PAGE_ACTION = f"{ActionLocation.CHANGE_FORM.value}-action"
+
+
+class InVain(str):
+    """What became of a row, in words, if nothing did: told as a warning."""
+
+    __slots__ = ()
+
+
+def answered(answer: Answer) -> str:
+    """What became of a wish for a run."""
+    return InVain(answer.in_words) if answer in (Answer.BUSY, Answer.AWAITS_DEAD_LETTER) else answer.in_words
+
+
+def stopped(found: Cancelled) -> str:
+    """What came of a wish to stop something."""
+    if not found.total:
+        return InVain("nothing was left to stop")
+    return f"stopped {found.queued} queued, {found.pending} pending and {found.running} running"
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,18 +212,20 @@ class OperatingPage(LocatedActions, ReadOnlyPage):
     def _carry_out(self, request: HttpRequest, rows: Sequence[Any], operation: Operation, form: ReasonForm) -> None:
         """Row by row, because each has an outcome and an entry of its own; what is done is written down at once."""
         instruction = Instruction(request.user, form.cleaned_data["reason"], form.details())
-        done, refused = Counter[str](), Counter[str]()
+        done, vain, refused = Counter[str](), Counter[str](), Counter[str]()
         for row in rows:
             if not self.is_permitted(request, row, operation):
                 refused["not permitted"] += 1
                 continue
             try:
-                done[self._do(row, operation, instruction)] += 1
+                outcome = self._do(row, operation, instruction)
+                (vain if isinstance(outcome, InVain) else done)[outcome] += 1
             except ChainschedError as error:
                 refused[str(error)] += 1
             except OperationalError:
                 refused["the database is busy with it; try again"] += 1
         self._tell(request, operation, done, messages.SUCCESS)
+        self._tell(request, operation, vain, messages.WARNING)
         self._tell(request, operation, refused, messages.ERROR)
 
     def _do(self, row: Any, operation: Operation, instruction: Instruction) -> str:
@@ -225,4 +246,4 @@ class OperatingPage(LocatedActions, ReadOnlyPage):
     def _tell(self, request: HttpRequest, operation: Operation, outcomes: Counter[str], level: int) -> None:
         for outcome, number in outcomes.most_common(5):
             noun = self.opts.verbose_name if number == 1 else self.opts.verbose_name_plural
-            self.message_user(request, f"{operation.verb}: {number} {noun}: {outcome}.", level)
+            self.message_user(request, f"{operation.verb}: {number} {noun}: {outcome.rstrip('.')}.", level)

@@ -12,7 +12,7 @@ from django.http import HttpRequest, HttpResponse
 from chainsched.admin import display
 from chainsched.admin.filters import QueueStatusFilter, typed
 from chainsched.admin.locations import action
-from chainsched.admin.operations import Instruction, OperatingPage, Operation
+from chainsched.admin.operations import Instruction, InVain, OperatingPage, Operation
 from chainsched.admin.permissions import Verbs
 from chainsched.admin.searching import FoundByManifest
 from chainsched.admin.sections import Fact, Facts, Section
@@ -25,11 +25,11 @@ MAX_COUNTED = 10_000
 
 def _cancel(row: WorkQueue, instruction: Instruction) -> str:
     is_cancelled = row.cancel(reason=instruction.reason or ON_REQUEST)
-    return "cancelled" if is_cancelled else "it waited no longer"
+    return "cancelled" if is_cancelled else InVain("it waited no longer")
 
 
 def _bring_forward(row: WorkQueue, _instruction: Instruction) -> str:
-    return "brought forward" if row.bring_forward() else "it waited no longer"
+    return "brought forward" if row.bring_forward() else InVain("it waited no longer")
 
 
 def _is_waiting(row: WorkQueue) -> bool:

@@ -17,7 +17,7 @@ from chainsched.models import CancelledTree, DeadLetter, Manifest, ManifestGroup
 from chainsched.testing import Workbench
 from tests.admin.world import client_of, list_of, url_of
 from tests.drive import new_bench
-from tests.factories import make_dependent, make_execution, make_group, make_letter, make_manifest, make_queue_row
+from tests.factories import NOW, make_dependent, make_execution, make_group, make_letter, make_manifest, make_queue_row
 
 pytestmark = pytest.mark.django_db
 
@@ -390,3 +390,37 @@ def test_secrets_that_somebody_types_are_not_in_the_history(operator: Client) ->
 def test_a_group_page_leads_back_to_where_the_action_began(operator: Client) -> None:
     group = make_group()
     assert act(operator, group, "disable").url == url_of(ManifestGroup, "change", group.pk)
+
+
+class TestTelling:
+    @staticmethod
+    def levels(response: Any) -> list[tuple[str, str]]:
+        return [(message.level_tag, str(message)) for message in get_messages(response.wsgi_request)]
+
+    def test_what_was_done_is_a_success(self, operator: Client) -> None:
+        told = self.levels(act(operator, make_manifest(), "trigger"))
+        assert told == [("success", "Trigger: 1 manifest: queued.")]
+
+    @pytest.mark.parametrize(
+        ("action", "told"),
+        [
+            ("trigger", "not run: a dead letter awaits a decision; retry or acknowledge it"),
+            ("enable", "it was enabled already"),
+            ("cancel", "nothing was left to stop"),
+        ],
+    )
+    def test_what_came_to_nothing_is_a_warning(self, operator: Client, action: str, told: str) -> None:
+        manifest = make_manifest()
+        make_letter(manifest)
+        assert self.levels(act(operator, manifest, action)) == [("warning", f"{action.title()}: 1 manifest: {told}.")]
+
+    def test_a_letter_that_somebody_else_decided_about_is_a_warning(self, operator: Client) -> None:
+        letter = make_letter(make_manifest(), status=DeadLetterStatus.RETRIED, resolved_at=NOW)
+        (level, told), *_ = self.levels(act(operator, letter, "retry"))
+        assert (level, "already retried by the system" in told) == ("warning", True)
+
+    def test_a_refusal_ends_with_one_full_stop(self, operator: Client) -> None:
+        execution = make_execution(state=ExecutionState.COMPLETED)
+        ((level, told),) = self.levels(act(operator, execution, "run_again"))
+        assert level == "error"
+        assert told.endswith("list them.")
