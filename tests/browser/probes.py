@@ -38,6 +38,12 @@ SCROLLED_LIST = """
 return [...document.querySelectorAll(".results")].some(list => list.scrollWidth > list.clientWidth);
 """
 
+# The titles of sections that are wider than their place on the page.
+SCROLLED_SECTIONS = """
+return [...document.querySelectorAll(".chainsched-section")]
+    .filter(section => section.scrollWidth > section.clientWidth).map(section => section.querySelector("h2").innerText);
+"""
+
 # Inputs that are asked for something without a name.
 UNLABELLED = """
 const isNamed = input => (input.labels && input.labels.length)

@@ -13,11 +13,22 @@ import pytest
 
 import chainsched
 from chainsched.domain.states import DeadLetterStatus, ExecutionState, QueueStatus
+from chainsched.models import Manifest
 from chainsched.testing import Workbench
+from tests.admin.world import url_of
 from tests.browser import probes
 from tests.browser.pages import PAGES
 from tests.browser.visitor import Visitor
 from tests.browser.world import Night
+from tests.factories import (
+    NOW,
+    make_dependent,
+    make_execution,
+    make_group,
+    make_manifest,
+    make_process,
+    make_queue_row,
+)
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
@@ -83,6 +94,20 @@ def test_every_list_shows_all_its_columns_on_a_wide_screen(manager: Visitor, nig
     assert ask_everywhere(manager, night, probes.SCROLLED_LIST) == {}
     manager.resize(400)
     assert set(ask_everywhere(manager, night, probes.SCROLLED_LIST)) >= {"manifest-list", "metadata-list"}
+
+
+def test_a_long_name_without_spaces_pushes_nothing_off_the_page(visitor: Visitor, bench: Workbench) -> None:
+    manifest = make_manifest("x" * 200, group=make_group("y" * 200))
+    execution = make_execution(manifest, state=ExecutionState.IN_PROGRESS, process=make_process(), started_at=NOW)
+    make_queue_row(make_dependent(manifest, "z" * 200, group=manifest.group))
+    visitor.log_in("manager")
+    for row in (manifest, manifest.group, execution, execution.process):
+        visitor.open(url_of(type(row), "change", row.pk))
+        assert visitor.run(probes.OVERFLOW) == 0, row
+        assert visitor.run(probes.SCROLLED_SECTIONS) == [], row
+    visitor.open(url_of(Manifest, "change", manifest.pk))
+    visitor.press("Trigger")
+    assert visitor.run(probes.OVERFLOW) == 0
 
 
 def test_everything_has_its_name_and_place(manager: Visitor, night: Night) -> None:
