@@ -65,13 +65,30 @@ def with_person(name: str) -> models.Prefetch[Any]:
     return models.Prefetch(name, people.using(router.db_for_read(people.model)))
 
 
+def forget(collector: Any, field: Any, rows: models.QuerySet[Any], using: str) -> None:
+    """Let rows name nobody when a user is deleted, also where users are in another database."""
+    models.SET_NULL(collector, field, rows.using(get_config().database), using)
+
+
+# The rows are not read; one statement takes the name away.
+forget.lazy_sub_objs = True  # type: ignore[attr-defined]
+
+
+class PersonKey(models.ForeignKey[Any, Any]):
+    """A reference to a user that ``forget`` clears; to migrations, which have no use for it, one like any other."""
+
+    def deconstruct(self) -> Any:
+        name, _, args, kwargs = super().deconstruct()
+        return name, "django.db.models.ForeignKey", args, {**kwargs, "on_delete": models.SET_NULL}
+
+
 def person(*, help_text: str) -> models.ForeignKey[Any, Any]:
     """A reference to a user, who may live in another database than the one that CHAINSCHED names."""
-    return models.ForeignKey(
+    return PersonKey(
         settings.AUTH_USER_MODEL,
         null=True,
         blank=True,
-        on_delete=models.SET_NULL,
+        on_delete=forget,
         db_constraint=False,
         related_name="+",
         help_text=help_text,
