@@ -115,6 +115,12 @@ class MetadataPage(Verbs, FoundByManifest, OperatingPage):
         except ValueError:
             return super().get_search_results(request, queryset, search_term)
 
+    def is_permitted(self, request: HttpRequest, row: Any, operation: Operation) -> bool:
+        """A tree is cancelled as a whole, so nobody cancels one of which they do not see all."""
+        if not super().is_permitted(request, row, operation):
+            return False
+        return operation is not self.operations["cancel_tree"] or self._sees_tree(request, row)
+
     @admin.display(description="id")
     def number(self, execution: Metadata) -> str:
         return f"#{execution.pk}"
@@ -203,6 +209,12 @@ class MetadataPage(Verbs, FoundByManifest, OperatingPage):
         least = "at least " if total >= MAX_COUNTED else ""
         note = f"and {least}{rest:,} more" if rest > 0 else ""
         return Tree("Tree", nodes, note=note, is_folded=len(nodes) > MAX_UNFOLDED)
+
+    def _sees_tree(self, request: HttpRequest, execution: Metadata) -> bool:
+        if self.sees_all(request, Metadata):
+            return True
+        seen = self.visible(request, Metadata).order_by().values("pk")
+        return not execution.tree().order_by().exclude(pk__in=seen).exists()
 
     def _words(self, line: Line) -> Any:
         run = line.run

@@ -11,7 +11,7 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.messages import get_messages
 from django.test import Client
 
-from chainsched.admin import ManifestAdmin, operations
+from chainsched.admin import ManifestAdmin, MetadataAdmin, operations
 from chainsched.domain.states import DeadLetterStatus, ExecutionState, QueueStatus, ScheduleType
 from chainsched.models import CancelledTree, DeadLetter, Manifest, ManifestGroup, Metadata, WorkQueue
 from chainsched.testing import Workbench
@@ -324,6 +324,23 @@ class TestExecutions:
         act(operator, run, "cancel_tree")
         assert run.state == ExecutionState.CANCELLED
         assert CancelledTree.objects.get().root_execution_id == root.pk
+
+    def test_nobody_cancels_a_tree_of_which_they_do_not_see_all(
+        self, operator: Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        root = make_execution(make_manifest("theirs"), state=ExecutionState.IN_PROGRESS)
+        run = make_execution(make_manifest("ours"), parent_execution_id=root.pk, root_execution_id=root.pk)
+        whole = MetadataAdmin.get_queryset
+        for seen, is_offered in (("ours", False), ("", True)):
+            monkeypatch.setattr(
+                MetadataAdmin,
+                "get_queryset",
+                lambda page, request, seen=seen: whole(page, request).filter(manifest_external_id__contains=seen),
+            )
+            page = operator.get(url_of(Metadata, "change", run.pk)).content.decode()
+            assert ('value="cancel_tree"' in page) is is_offered
+            response = act(operator, run, "cancel_tree")
+            assert CancelledTree.objects.exists() is is_offered, said(response)
 
     def test_running_again(self, operator: Client) -> None:
         manifest = make_manifest(workflow="testapp.copy", input={"table": "a"}, state={})
