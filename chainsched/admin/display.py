@@ -114,7 +114,8 @@ def schedule_in_words(manifest: Manifest) -> str:
     kind = ScheduleType(manifest.schedule_type)
     try:
         if kind is ScheduleType.CRON:
-            return CronSchedule(manifest.cron_expression).describe()
+            zone = f" ({manifest.timezone})" if manifest.timezone else ""
+            return CronSchedule(manifest.cron_expression).describe() + zone
         if kind is ScheduleType.INTERVAL and manifest.interval_seconds:
             return Interval(manifest.interval_seconds).describe()
     except ChainschedError:

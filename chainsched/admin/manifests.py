@@ -9,6 +9,7 @@ from typing import Any
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
+from django.utils.timezone import get_current_timezone_name
 
 from chainsched.admin import display, timeline
 from chainsched.admin.filters import DueFilter, FailingFilter, ManifestStateFilter, typed
@@ -228,7 +229,11 @@ class ManifestPage(Verbs, Surroundings, OperatingPage):
             Fact("cron expression", manifest.cron_expression or display.NOTHING),
             Fact("time zone", manifest.timezone or "the project's"),
             Fact("parent", named),
-            Fact("next ten runs", _listed(told.next_runs), "What the schedule alone would make."),
+            Fact(
+                "next ten runs",
+                _listed(told.next_runs),
+                f"What the schedule alone would make, in {get_current_timezone_name()}.",
+            ),
         ]
         return Facts("Schedule", facts)
 

@@ -419,3 +419,15 @@ def test_users_are_read_from_where_users_are(superuser: Client, world: Manifest,
     ):
         assert superuser.get(url).status_code == 200, url
     assert "someone" in letter.retry().skipped[letter.pk]
+
+
+def test_a_cron_time_is_told_with_its_zone(superuser: Client, settings: Any) -> None:
+    settings.TIME_ZONE = "Europe/Berlin"
+    cron = {"schedule_type": ScheduleType.CRON, "cron_expression": "0 2 * * *"}
+    there = make_manifest("there", timezone="Asia/Tokyo", **cron)
+    make_manifest("here", **cron)
+    page = text_of(superuser, list_of(Manifest))
+    assert "every day at 02:00 (Asia/Tokyo)" in page
+    assert page.count("(Asia/Tokyo)") == 1
+    page = text_of(superuser, url_of(Manifest, "change", there.pk))
+    assert "What the schedule alone would make, in Europe/Berlin." in page
