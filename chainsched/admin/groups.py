@@ -157,7 +157,7 @@ class ManifestGroupPage(Verbs, GroupGraphs, OperatingPage):
         rows = [
             (
                 display.link(self.admin_site, member),
-                display.badge("enabled" if member.is_enabled else "disabled"),
+                display.badge(_switch(member)),
                 display.schedule_in_words(member),
                 display.moment(display.state_of(member).next_run_at),
             )
@@ -165,3 +165,12 @@ class ManifestGroupPage(Verbs, GroupGraphs, OperatingPage):
         ]
         note = f"More than {MAX_MEMBERS}; the list of manifests shows all." if len(found) > MAX_MEMBERS else ""
         return Table("Members", ("Manifest", "Switch", "Runs", "Next run"), rows, note=note)
+
+
+def _switch(member: Manifest) -> str:
+    """Whether a member runs by itself: not if it is off, nor if it is over."""
+    if member.retired_at is not None:
+        return "retired"
+    if member.done_at is not None:
+        return "done"
+    return "enabled" if member.is_enabled else "disabled"

@@ -431,3 +431,11 @@ def test_a_cron_time_is_told_with_its_zone(superuser: Client, settings: Any) -> 
     assert page.count("(Asia/Tokyo)") == 1
     page = text_of(superuser, url_of(Manifest, "change", there.pk))
     assert "What the schedule alone would make, in Europe/Berlin." in page
+
+
+def test_a_group_tells_which_members_are_over(superuser: Client) -> None:
+    group = make_manifest("over", retired_at=NOW).group
+    make_manifest("finished", group=group, done_at=NOW)
+    page = text_of(superuser, url_of(ManifestGroup, "change", group.pk))
+    assert "over retired every 5 minutes" in page
+    assert "finished done every 5 minutes" in page
