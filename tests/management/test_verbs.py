@@ -289,6 +289,15 @@ class TestGraph:
         assert (len(picture.nodes), picture.left_out) == (3, 2)
         assert "and 2 more manifests" in graph.to_svg(picture)
 
+    def test_numbers_in_a_drawing_are_those_of_machines_in_every_language(self, settings):
+        settings.LANGUAGE_CODE, settings.USE_THOUSAND_SEPARATOR = "de", True
+        for _ in range(80):
+            make_manifest(state={})
+        drawing = ET.fromstring(graph.to_svg(graph.load(limit=79)))  # noqa: S314 - our own drawing
+        *_, remainder = drawing.iter("{http://www.w3.org/2000/svg}text")
+        assert "and 1 more manifests" in remainder.text
+        assert float(remainder.get("y")) == int(drawing.get("height")) - 10 > 1000
+
     @pytest.mark.parametrize(
         ("columns", "prepare", "state"),
         [
