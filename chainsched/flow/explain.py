@@ -120,8 +120,8 @@ def _preview(facts: Facts, *, now: datetime) -> tuple[datetime, ...]:
         return ()
     after = now
     if facts.interval_seconds is not None and facts.next_run_at is not None:
-        # An interval counts from the alarm that is set, not from the moment somebody asks.
-        after = facts.next_run_at - timedelta(seconds=facts.interval_seconds)
+        # An interval counts from the alarm that is set, not from the moment somebody asks; one that is late runs now.
+        after = max(facts.next_run_at, now) - timedelta(seconds=facts.interval_seconds)
     try:
         return tuple(next_runs(timing_of(facts), after=after, count=PREVIEW))
     except InvalidSchedule:

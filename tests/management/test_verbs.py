@@ -1,7 +1,7 @@
 """``manage.py chainsched``: each verb, its answers for people and programs, and its exit codes."""
 
 import json
-from datetime import timedelta
+from datetime import datetime, timedelta
 from io import StringIO
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -182,11 +182,20 @@ class TestExplain:
         assert run("explain", "sync").startswith("sync: it is disabled [disabled]\n")
 
     def test_it_shows_what_the_schedule_would_do(self):
-        make_manifest("sync", state={"next_run_at": NOW})
+        make_manifest("sync", state={"next_run_at": database_now() + timedelta(minutes=1)})
         answer = run_json("explain", "sync")
-        assert answer["code"] == "due"
+        assert answer["code"] == "not_due"
         assert len(answer["next_runs"]) == 10
         assert answer["next_runs"][0] == answer["next_run_at"]
+
+    def test_the_next_runs_of_what_is_late_are_not_in_the_past(self):
+        make_manifest("sync", state={"next_run_at": NOW})
+        asked_at = database_now()
+        answer = run_json("explain", "sync")
+        assert answer["code"] == "due"
+        first, second, *_ = map(datetime.fromisoformat, answer["next_runs"])
+        assert asked_at <= first
+        assert second - first == timedelta(seconds=300)
 
     def test_what_may_not_run_has_no_next_runs(self):
         make_manifest("sync", state={}, retired_at=NOW)
