@@ -163,4 +163,5 @@ def _shown(row: models.Model, field: models.Field[Any, Any]) -> Any:
         return display.document(value)[: display.MAX_SHOWN]
     if isinstance(field, models.TextField | models.CharField) and not field.choices:
         return redact_text(value)[: display.MAX_SHOWN]
-    return dict(field.flatchoices).get(value, value)
+    # As text: numbers of rows and processes are names, which no language divides into thousands.
+    return str(dict(field.flatchoices).get(value, value))

@@ -27,7 +27,7 @@ LATE_AFTER = 6
 class ProcessPage(ReadOnlyPage):
     """Schedulers and workers, newest first."""
 
-    list_display = ("number", "kind", "host", "pid", "liveness", "heartbeat", "running", "started")
+    list_display = ("number", "kind", "host", "system_id", "liveness", "heartbeat", "running", "started")
     list_filter = (LivenessFilter,)
     ordering = ("-id",)
     sortable_by = ()
@@ -43,6 +43,11 @@ class ProcessPage(ReadOnlyPage):
     @admin.display(description="id")
     def number(self, process: Process) -> str:
         return f"#{process.pk}"
+
+    @admin.display(description="pid")
+    def system_id(self, process: Process) -> str:
+        """As text, which no language divides into thousands."""
+        return str(process.pid)
 
     @admin.display(description="liveness")
     def liveness(self, process: Any) -> Any:

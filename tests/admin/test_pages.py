@@ -439,3 +439,13 @@ def test_a_group_tells_which_members_are_over(superuser: Client) -> None:
     page = text_of(superuser, url_of(ManifestGroup, "change", group.pk))
     assert "over retired every 5 minutes" in page
     assert "finished done every 5 minutes" in page
+
+
+def test_numbers_that_are_names_are_not_divided(superuser: Client, settings: Any) -> None:
+    settings.LANGUAGE_CODE, settings.USE_THOUSAND_SEPARATOR = "de", True
+    process = make_process(id=7_654_321, pid=1_234_567)
+    for url in (list_of(Process), url_of(Process, "change", process.pk)):
+        page = text_of(superuser, url)
+        assert "1234567" in page
+        assert "1.234.567" not in page
+        assert "7.654.321" not in page
