@@ -231,3 +231,15 @@ def test_the_overview_refreshes_itself(visitor: Visitor, bench: Workbench) -> No
     make_letter(make_manifest(state={}))
     visitor.wait(lambda: "1 dead letter awaits" in visitor.text, patience=REFRESH_SECONDS + PATIENCE)
     assert visitor.driver.execute_script("return window.isTheSamePage")
+
+
+def test_an_overview_that_waits_for_its_reader_says_so(visitor: Visitor, bench: Workbench) -> None:
+    visitor.log_in("viewer")
+    enter(visitor)
+    visitor.find("#chainsched-overview summary").click()
+    make_letter(make_manifest(state={}))
+    visitor.wait(lambda: "Not refreshed while you are in it" in visitor.text, patience=REFRESH_SECONDS + PATIENCE)
+    assert "dead letter awaits" not in visitor.text
+    visitor.find("#content h1").click()
+    visitor.wait(lambda: "1 dead letter awaits" in visitor.text, patience=REFRESH_SECONDS + PATIENCE)
+    assert "Not refreshed" not in visitor.text

@@ -18,7 +18,11 @@
   async function refresh() {
     const old = document.getElementById(ID);
     // Whoever is reading with the keyboard is not thrown out of their place.
-    if (!old || document.hidden || old.contains(document.activeElement)) return;
+    if (!old || document.hidden) return;
+    if (old.contains(document.activeElement)) {
+      say("Not refreshed while you are in it: click beside it.");
+      return;
+    }
     try {
       const response = await fetch(window.location.href, { credentials: "same-origin", cache: "no-store" });
       if (!response.ok) throw new Error(response.statusText);
