@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from django import forms
+from django.forms.fields import InvalidJSONInput
 
 from chainsched.domain.redaction import is_telling
 from chainsched.secret import FORMAT
@@ -42,10 +43,8 @@ class DocumentField(forms.JSONField):
         return "" if value is None else super().prepare_value(value)
 
     def bound_data(self, data: Any, initial: Any) -> Any:
-        try:
-            return super().bound_data(data, initial)
-        except RecursionError:
-            return ""
+        """What was typed stands there again as it was typed; read and written anew it may not even be text."""
+        return None if data is None else InvalidJSONInput(data)
 
 
 def fields_of(schema: Mapping[str, Any]) -> dict[str, forms.Field]:

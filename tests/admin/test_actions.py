@@ -10,6 +10,7 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.messages import get_messages
 from django.test import Client
+from django.utils.html import escape
 
 from chainsched.admin import ManifestAdmin, MetadataAdmin, operations
 from chainsched.domain.states import DeadLetterStatus, ExecutionState, QueueStatus, ScheduleType
@@ -214,6 +215,15 @@ class TestManifests:
         act(operator, manifest, "cancel", reason="wrong table")
         assert (WorkQueue.objects.get().status, WorkQueue.objects.get().cancel_reason) == ("cancelled", "wrong table")
         assert "stopped 1 queued, 0 pending and 0 running" in entry_of(manifest)
+
+    @pytest.mark.parametrize(
+        "document", [r'{"table": "\ud800"}', '{"table": NaN}', "[" * 100_000, '{"table":   1}', "{"]
+    )
+    def test_an_input_that_is_refused_stands_there_as_it_was_typed(self, operator: Client, document: str) -> None:
+        response = act(operator, make_manifest(workflow="testapp.copy"), "trigger", input=document)
+        assert response.status_code == 200
+        assert escape(document) in response.content.decode()
+        assert not WorkQueue.objects.exists()
 
 
 class TestActivating:
