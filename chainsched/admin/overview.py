@@ -6,6 +6,7 @@ the pages behind the figures would show them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -39,6 +40,7 @@ MAX_PROCESSES = 20
 # Rows at the head of the queue that are looked at, and how long one may stand there before it counts as stuck.
 LOOKED_AT = 200
 STUCK_AFTER = timedelta(minutes=1)
+NONE_AT_THE_HEAD = f"None of the first {LOOKED_AT} rows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,7 @@ class Overview:
         yield Tile("executions today", f"{ended:,}", self._list(Metadata))
         yield Tile(
             "succeeded today",
-            display.NOTHING if rate is None else f"{rate:.1%}",
+            display.NOTHING if rate is None else _share(rate),
             self._list(Metadata, state=ExecutionState.FAILED),
             is_bad=failed > 0,
         )
@@ -133,7 +135,8 @@ class Overview:
             return
         is_due = Q(not_before__isnull=True) | Q(not_before__lte=self.at)
         rows = visible(self._site, self._request, WorkQueue).queued().filter(is_due).with_owners().in_order()
-        late = [row for row in rows[:LOOKED_AT] if self.at - _waiting_since(row) > STUCK_AFTER]
+        head = list(rows[:LOOKED_AT])
+        late = [row for row in head if self.at - _waiting_since(row) > STUCK_AFTER]
         shown = sorted(late, key=_waiting_since)[:SHOWN]
         workflows = get_server().known_workflows(now=self.at) if shown else ()
         told = explain_rows(shown, workflows=workflows, now=self.at)
@@ -145,7 +148,7 @@ class Overview:
                 for row, why in zip(shown, told, strict=True)
             ],
             note=f"{len(late)} of the first {LOOKED_AT} rows have waited for more than a minute." if late else "",
-            if_empty="Nothing has waited for more than a minute.",
+            if_empty=f"{'Nothing' if len(head) < LOOKED_AT else NONE_AT_THE_HEAD} has waited for more than a minute.",
         )
 
     def _failing(self) -> Iterator[Table]:
@@ -268,6 +271,11 @@ class Overview:
 def _hour_of_day(midnight: datetime) -> datetime:
     """The hour of the roll-up in which a day begins; hours there are those of UTC."""
     return hour_of(midnight.astimezone(UTC))
+
+
+def _share(rate: float) -> str:
+    """In per cent, rounded down: what is said to be all is all."""
+    return f"{math.floor(round(rate * 1000, 6)) / 10:.1f}%"
 
 
 def _waiting_since(row: WorkQueue) -> datetime:

@@ -92,6 +92,13 @@ def test_figures_of_today_come_from_the_roll_up_and_from_no_execution(viewer, al
     assert all("in_progress" in sql for sql in scanning), scanning
 
 
+@pytest.mark.parametrize(("done", "told"), [(57, "57.0%"), (0, "0.0%"), (100, "100.0%"), (99.999, "99.9%")])
+def test_what_is_said_to_have_succeeded_has(viewer, alive, done, told):
+    ended(number=int(done * 1000))
+    ended(ExecutionState.FAILED, number=int((100 - done) * 1000 + 0.5))
+    assert f" {told} succeeded today" in overview(viewer)
+
+
 def test_the_chart_has_a_column_an_hour_and_says_the_same_in_a_table(viewer, alive):
     ended(number=5, hours_ago=3)
     ended(ExecutionState.FAILED, number=2, hours_ago=3)
@@ -115,6 +122,13 @@ def test_the_worst_are_named(viewer, alive):
     assert "Workflow Failed etl.broken 9" in page
     assert "etl.slow 2 h 0 min 2 h 0 min #17" in page
     assert "always-failing 4 never" in page
+
+
+def test_of_a_long_queue_only_the_head_is_spoken_for(viewer, alive, monkeypatch):
+    monkeypatch.setattr("chainsched.admin.overview.LOOKED_AT", 1)
+    make_queue_row(make_manifest("fresh", state={}), created_at=database_now(), priority=9)
+    make_queue_row(make_manifest("starved", state={}), created_at=database_now() - timedelta(hours=1))
+    assert "None of the first 200 rows has waited for more than a minute." in overview(viewer)
 
 
 def test_what_is_stuck_says_why(viewer, alive):
