@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.contrib import admin
+from django.contrib.admin.views.main import ORDER_VAR, SEARCH_VAR
 from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.http import HttpRequest
 
@@ -49,7 +50,9 @@ class TypedFilter(admin.SimpleListFilter):
         others = changelist.get_filters_params()
         kept = [(name, value) for name, values in others.items() if name != self.parameter_name for value in values]
         if changelist.query:
-            kept.append(("q", changelist.query))
+            kept.append((SEARCH_VAR, changelist.query))
+        if order := changelist.params.get(ORDER_VAR):
+            kept.append((ORDER_VAR, order))
         yield {"name": self.parameter_name, "typed": self.value() or "", "kept": kept}
 
 

@@ -244,8 +244,10 @@ class TestFinding:
     ) -> None:
         assert found(superuser, model, **query) == number
 
-    def test_a_typed_filter_keeps_the_others_and_the_search(self, superuser: Client, world: Manifest) -> None:
-        page = superuser.get(list_of(Manifest), {"q": "Ex", "failing": "no", "by_owner": '"><script>'}).content.decode()
+    def test_a_typed_filter_keeps_the_others_the_search_and_the_order(self, superuser: Client, world: Manifest) -> None:
+        query = {"q": "Ex", "failing": "no", "by_owner": '"><script>', "o": "-1"}
+        page = superuser.get(list_of(Manifest), query).content.decode()
+        assert '<input type="hidden" name="o" value="-1">' in page
         assert '<input type="hidden" name="failing" value="no">' in page
         assert '<input type="hidden" name="q" value="Ex">' in page
         assert 'value="&quot;&gt;&lt;script&gt;"' in page
@@ -449,3 +451,9 @@ def test_numbers_that_are_names_are_not_divided(superuser: Client, settings: Any
         assert "1234567" in page
         assert "1.234.567" not in page
         assert "7.654.321" not in page
+
+
+def test_the_way_back_to_the_list_is_kept_when_all_is_shown(superuser: Client) -> None:
+    execution = make_execution(output="x" * 100_000)
+    page = superuser.get(url_of(Metadata, "change", execution.pk), {"_changelist_filters": "state=failed"})
+    assert '<a href="?_changelist_filters=state%3Dfailed&amp;all=1">' in page.content.decode()
