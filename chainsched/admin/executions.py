@@ -111,9 +111,11 @@ class MetadataPage(Verbs, FoundByManifest, OperatingPage):
     ) -> tuple[QuerySet[Any], bool]:
         """Find an execution by its uuid, which Django would compare as text and so without the index."""
         try:
-            return queryset.filter(external_id=UUID(search_term)), False
+            found = queryset.filter(external_id=UUID(search_term))
         except ValueError:
-            return super().get_search_results(request, queryset, search_term)
+            found = queryset.none()
+        # Manifests may be named by uuids as well.
+        return (found, False) if found.exists() else super().get_search_results(request, queryset, search_term)
 
     def is_permitted(self, request: HttpRequest, row: Any, operation: Operation) -> bool:
         """A tree is cancelled as a whole, so nobody cancels one of which they do not see all."""

@@ -197,6 +197,11 @@ class TestFinding:
         assert found(superuser, Metadata, q=str(Metadata.objects.earliest("id").external_id)) == 1
         assert found(superuser, Metadata, q=str(uuid.uuid4())) == 0
 
+    def test_executions_are_found_by_a_manifest_that_a_uuid_names(self, superuser: Client) -> None:
+        name = uuid.uuid4().hex
+        make_execution(make_manifest(name))
+        assert found(superuser, Metadata, q=name) == 1
+
     @pytest.mark.parametrize(
         ("model", "query", "number"),
         [
