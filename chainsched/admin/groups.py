@@ -37,6 +37,8 @@ def _cancel(group: ManifestGroup, instruction: Instruction) -> str:
     return stopped(group.cancel(reason=instruction.reason or ON_REQUEST))
 
 
+# What is done to every member of a group.
+OF_MEMBERS = ("trigger", "cancel")
 OPERATIONS = {
     "trigger": Operation("Trigger", "Triggered", "trigger", _trigger),
     "enable": Operation(
@@ -101,6 +103,19 @@ class ManifestGroupPage(Verbs, GroupGraphs, OperatingPage):
     def cancel(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
         """Stop what all their members have under way."""
         return self.operate(request, queryset, "cancel")
+
+    def is_permitted(self, request: HttpRequest, row: Any, operation: Operation) -> bool:
+        """What is done to all members is done by nobody who does not see them all."""
+        if not super().is_permitted(request, row, operation):
+            return False
+        is_of_members = any(operation is self.operations[name] for name in OF_MEMBERS)
+        return not is_of_members or self._sees_members(request, row)
+
+    def _sees_members(self, request: HttpRequest, group: ManifestGroup) -> bool:
+        if self.sees_all(request, Manifest):
+            return True
+        seen = self.visible(request, Manifest).order_by().values("pk")
+        return not Manifest.objects.filter(group=group).exclude(pk__in=seen).exists()
 
     def enrich(self, request: HttpRequest, rows: Sequence[Any]) -> None:
         ids = [group.pk for group in rows]

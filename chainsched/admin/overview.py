@@ -7,7 +7,7 @@ the pages behind the figures would show them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -98,7 +98,14 @@ class Overview:
     @cached_property
     def tables(self) -> list[Table]:
         """What is stuck, failing, slow and at work."""
-        return [*self._stuck(), *self._failing(), *self._slow(), *self._running(), *self._processes()]
+        return [
+            *self._stuck(),
+            *self._unclaimed(),
+            *self._failing(),
+            *self._slow(),
+            *self._running(),
+            *self._processes(),
+        ]
 
     def _figures_of_today(self) -> Iterator[Tile]:
         if self._statistics is None:
@@ -138,8 +145,7 @@ class Overview:
         head = list(rows[:LOOKED_AT])
         late = [row for row in head if self.at - _waiting_since(row) > STUCK_AFTER]
         shown = sorted(late, key=_waiting_since)[:SHOWN]
-        workflows = get_server().known_workflows(now=self.at) if shown else ()
-        told = explain_rows(shown, workflows=workflows, now=self.at)
+        told = explain_rows(shown, workflows=self._workflows if shown else (), now=self.at)
         yield Table(
             "Stuck in the queue",
             ("Manifest", "Waits for", "Why"),
@@ -150,6 +156,33 @@ class Overview:
             note=f"{len(late)} of the first {LOOKED_AT} rows have waited for more than a minute." if late else "",
             if_empty=f"{'Nothing' if len(head) < LOOKED_AT else NONE_AT_THE_HEAD} has waited for more than a minute.",
         )
+
+    def _unclaimed(self) -> Iterator[Table]:
+        """Executions at the head of the order of claims that no worker takes; no table where there are none."""
+        if not self._sees(Metadata):
+            return
+        head = visible(self._site, self._request, Metadata).pending().in_claim_order()[:LOOKED_AT]
+        late = [run for run in head if self.at - run.created_at > STUCK_AFTER]
+        shown = sorted(late, key=lambda run: run.created_at)[:SHOWN]
+        if shown:
+            yield Table(
+                "Dispatched, but taken by no worker",
+                ("Execution", "Waits for", "Why"),
+                [
+                    (
+                        self._link(run, run.manifest_external_id or run.workflow),
+                        self._ago(run.created_at),
+                        self._why_unclaimed(run),
+                    )
+                    for run in shown
+                ],
+                note=f"{len(late)} of the first {LOOKED_AT} have waited for more than a minute.",
+            )
+
+    def _why_unclaimed(self, run: Metadata) -> str:
+        if run.workflow not in self._workflows:
+            return f"no live process can run {run.workflow!r}; start a worker that knows it"
+        return "the workers that could run it are busy with others"
 
     def _failing(self) -> Iterator[Table]:
         if self._sees(Manifest):
@@ -257,6 +290,10 @@ class Overview:
 
     def _executions_of(self, workflow: str, **filters: str) -> Any:
         return display.linked(self._list(Metadata, by_workflow=workflow, **filters), workflow)
+
+    @cached_property
+    def _workflows(self) -> Collection[str]:
+        return get_server().known_workflows(now=self.at)
 
     def _link(self, row: models.Model, words: str = "") -> Any:
         return display.link(self._site, row, words)

@@ -316,6 +316,39 @@ class TestGroups:
         assert "stopped 0 queued, 0 pending and 1 running" in entry_of(manifest.group)
 
 
+class TestGroupsOfWhichAPartIsSeen:
+    @pytest.fixture
+    def group(self, monkeypatch: pytest.MonkeyPatch) -> ManifestGroup:
+        ours = make_manifest("ours", state={})
+        make_manifest("theirs", group=ours.group, state={})
+        whole = ManifestAdmin.get_queryset
+        monkeypatch.setattr(
+            ManifestAdmin,
+            "get_queryset",
+            lambda page, request: whole(page, request).filter(external_id="ours"),
+        )
+        return ours.group
+
+    @pytest.mark.parametrize("verb", ["trigger", "cancel"])
+    def test_nobody_reaches_members_that_they_do_not_see(
+        self, operator: Client, group: ManifestGroup, verb: str
+    ) -> None:
+        page = operator.get(url_of(ManifestGroup, "change", group.pk)).content.decode()
+        assert f'value="{verb}"' not in page
+        act(operator, group, verb)
+        assert not WorkQueue.objects.exists()
+        assert not LogEntry.objects.exists()
+
+    def test_the_switch_is_the_group_s_own(self, operator: Client, group: ManifestGroup) -> None:
+        act(operator, group, "disable")
+        assert not group.is_enabled
+
+    def test_a_group_of_which_all_is_seen_is_triggered(self, operator: Client, group: ManifestGroup) -> None:
+        Manifest.objects.get(external_id="theirs").delete()
+        act(operator, group, "trigger")
+        assert WorkQueue.objects.get().manifest_external_id == "ours"
+
+
 class TestExecutions:
     def test_cancelling(self, operator: Client) -> None:
         run = make_execution(make_manifest())
