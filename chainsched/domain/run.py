@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 from uuid import UUID
 
+from chainsched.domain.outcomes import writable
+
 MAX_PROGRESS_TEXT = 500
+MAX_WHOLE_NUMBER = 2**63
 
 
 class RunControl(Protocol):
@@ -66,4 +70,16 @@ class RunContext:
 
     def progress(self, done: float, total: float | None = None, message: str = "") -> None:
         """Show how far the run is. Call it as often as you like: it is passed on now and then."""
-        self._control.report({"done": done, "total": total, "message": message[:MAX_PROGRESS_TEXT]})
+        told = writable(str(message)[:MAX_PROGRESS_TEXT])
+        self._control.report({"done": _storable(done), "total": _storable(total), "message": told})
+
+
+def _storable(number: Any) -> float | None:
+    """The number as both databases hold it in JSON; None for what is none there, such as NaN."""
+    if isinstance(number, int) and abs(number) < MAX_WHOLE_NUMBER:
+        return int(number)
+    try:
+        plain = float(number)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return plain if math.isfinite(plain) else None

@@ -58,7 +58,6 @@ class Gathering:
     def finish(self, job: Job, outcome: Outcome, *, progress: Any = None) -> None:
         with self._lock:
             self._harvest.finished.append(Finished(job.id, outcome, began_after=job.delay))
-            self._harvest.progress.pop(job.id, None)
             if progress is not None:
                 self._harvest.progress[job.id] = progress
             if self._since is None:

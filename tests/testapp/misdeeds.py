@@ -12,6 +12,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from asgiref.sync import sync_to_async
+from django.contrib.auth.models import Group
+from django.db import connection, transaction
+
 from chainsched import RunContext, workflow
 
 
@@ -185,3 +189,56 @@ def tick(run: RunContext) -> str:
             file.write(f"{run.external_id} {run.execution_id} {os.getpid()} {time.monotonic()}\n")
             time.sleep(0.02)
     return "ticked"
+
+
+@workflow
+def boast(run: RunContext) -> str:
+    """Show progress that no database can store, for long enough that it is tried."""
+    run.progress(math.nan, math.inf, "a\x00b\ud800")
+    time.sleep(0.5)
+    return "boasted"
+
+
+@workflow
+async def leave_async() -> None:
+    sys.exit()
+
+
+@workflow
+async def block_the_loop() -> None:
+    time.sleep(60)
+
+
+@workflow
+def part_ways() -> str:
+    """Let a copy of the process leave by the way on which the job came."""
+    if (copy := os.fork()) == 0:
+        sys.exit()
+    os.waitpid(copy, 0)
+    return "whole"
+
+
+@workflow
+def leave_a_transaction_open() -> None:
+    transaction.atomic().__enter__()
+
+
+@workflow
+def write_down(name: str) -> None:
+    Group.objects.create(name=name)
+
+
+@workflow
+async def break_connection_async() -> None:
+    """Lose the connection of asynchronous queries, as a restart of the database does."""
+    await Group.objects.acount()
+    await sync_to_async(_break_connection)()
+
+
+def _break_connection() -> None:
+    connection.connection.close()
+
+
+@workflow
+async def count_async() -> int:
+    return await Group.objects.acount()
