@@ -30,5 +30,10 @@ def test_progress_that_cannot_be_stored_holds_nothing_up(launch):
     assert "failed" not in output
 
 
+def test_a_copy_of_the_process_speaks_for_no_job(launch):
+    (first,), _ = run(launch, (misdeeds.part_ways, None, None))
+    assert (first.state, first.output) == (ExecutionState.COMPLETED, "whole"), first.failure_reason
+
+
 def _ended(name):
     return Metadata.objects.filter(manifest_external_id=name, ended_at__isnull=False)
