@@ -33,6 +33,7 @@ class FailureType(enum.StrEnum):
     BAD_INPUT = "bad_input"
     BAD_OUTPUT = "bad_output"
     UNKNOWN_WORKFLOW = "unknown_workflow"
+    OPEN_TRANSACTION = "open_transaction"
 
 
 @dataclass(frozen=True, slots=True)

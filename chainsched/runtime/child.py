@@ -6,7 +6,6 @@ several threads when asked to. A child whose supervisor is gone ends at once, an
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import ctypes
 import os
@@ -15,18 +14,20 @@ import signal
 import socket
 import threading
 import time
+import traceback
 from collections import deque
-from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from django.db import close_old_connections, connections
+from django.db import connections
 
 from chainsched.domain import outcomes
 from chainsched.domain.outcomes import Outcome
 from chainsched.flow.execute import Claim, Line, execute
+from chainsched.runtime.event_loop import EventLoop
+from chainsched.runtime.sessions import renew, renew_after
 from chainsched.runtime.wire import CHUNK, Decoder, Message, encode, pack_outcome, unpack_claim
 
 # A job may report progress as often as it likes; it is passed on this often.
@@ -61,9 +62,11 @@ class Child:
         self._stopped: set[int] = set()
         self._running: dict[int, int] = {}
         self._interrupted: int | None = None
+        self._interrupting = threading.Lock()
+        self._was_interrupted = False
         self._is_sending_here = False
         self._is_postponed = False
-        self._loop = _EventLoop()
+        self._loop = EventLoop()
 
     def run(self) -> None:
         """Live; returns when there is nothing more to do."""
@@ -73,11 +76,19 @@ class Child:
         if self._habits.threads == 1:
             self._work()
         else:
-            workers = [threading.Thread(target=self._work, daemon=True) for _ in range(self._habits.threads)]
+            workers = [threading.Thread(target=self._work_or_end, daemon=True) for _ in range(self._habits.threads)]
             for worker in workers:
                 worker.start()
             for worker in workers:
                 worker.join()
+
+    def _work_or_end(self) -> None:
+        """Work in one of several threads. A child that lost one would look alive, and its job would never end."""
+        try:
+            self._work()
+        except BaseException:  # noqa: BLE001 - whatever ended it, the child ends too
+            traceback.print_exc()
+            os._exit(1)
 
     def _work(self) -> None:
         """Run one job after the other. The next one is announced with the result of the last: one message a job."""
@@ -106,26 +117,32 @@ class Child:
     def _run_job(self, item: Claim) -> Message:
         line = _Line(self, item.execution_id)
         self._running[item.execution_id] = threading.get_ident()
-        close_old_connections()
+        renew()
         try:
             outcome = execute(item, line=line, run_async=self._loop.run)
+            self._leave(item.execution_id)
         except Interrupted as late:
             outcome = outcomes.raised(late)
-        finally:
-            self._running.pop(item.execution_id, None)
+            self._leave(item.execution_id)
         return self._result(item, outcome, line)
+
+    def _leave(self, execution_id: int) -> None:
+        """From here on nothing interrupts the job; an interruption on its way arrives in here."""
+        with self._interrupting:
+            self._running.pop(execution_id, None)
 
     def _result(self, item: Claim, outcome: Outcome, line: _Line) -> Message:
         # An interruption that comes too late for its job must not hit what is done here.
         self._stopped.discard(item.execution_id)
         self._done += 1
-        close_old_connections()
-        finished: Message = {"finished": item.execution_id, "outcome": pack_outcome(outcome)}
+        ended = renew_after(outcome)
+        finished: Message = {"finished": item.execution_id, "outcome": pack_outcome(ended)}
         return {**finished, "progress": line.unsent} if line.unsent is not None else finished
 
     def _is_worn_out(self) -> bool:
         limit = self._habits.max_memory
-        if self._done >= self._habits.max_jobs:
+        # An interruption may have hit anything: a half-made connection, a lock, an event loop that is still blocked.
+        if self._was_interrupted or self._done >= self._habits.max_jobs:
             return True
         return limit is not None and self._done > 0 and memory_in_use() > limit
 
@@ -163,14 +180,17 @@ class Child:
 
     def _interrupt(self, execution_id: int) -> None:
         """Break a job off: by a signal in the main thread, which also ends sleeps and reads; else between two steps."""
-        thread = self._running.get(execution_id)
-        if thread is None:
-            return
-        if thread == threading.main_thread().ident:
-            self._interrupted = execution_id
-            signal.pthread_kill(thread, signal.SIGTERM)
-        else:
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(Interrupted))
+        with self._interrupting:
+            thread = self._running.get(execution_id)
+            if thread is None:
+                return
+            self._was_interrupted = True
+            if thread == threading.main_thread().ident:
+                self._interrupted = execution_id
+                signal.pthread_kill(thread, signal.SIGTERM)
+            elif not self._loop.cancel(thread):
+                # A thread that waits for the event loop would not notice this before its wait is over.
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(Interrupted))
 
     def _on_sigterm(self, _number: int, _frame: FrameType | None) -> None:
         """Break off the job that runs here: the one that is meant, or any if the signal came from elsewhere."""
@@ -182,6 +202,7 @@ class Child:
         main = threading.main_thread().ident
         here = [execution_id for execution_id, thread in self._running.items() if thread == main]
         if here and (meant is None or meant in here):
+            self._was_interrupted = True
             raise Interrupted("The job was interrupted." if meant else "The process received SIGTERM.")
 
     def _send(self, message: Message) -> None:
@@ -222,30 +243,6 @@ class _Line(Line):
             return
         self._sent_at, self.unsent = now, None
         self._child.report(self._execution_id, progress)
-
-
-class _EventLoop:
-    """One event loop for all async jobs of a child, in a thread that is started for the first of them."""
-
-    def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._starting = threading.Lock()
-
-    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Wait for a coroutine; when the wait is broken off, so is the coroutine."""
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._started())
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-    def _started(self) -> asyncio.AbstractEventLoop:
-        with self._starting:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                threading.Thread(target=self._loop.run_forever, name="chainsched-async", daemon=True).start()
-            return self._loop
 
 
 def memory_in_use() -> int:

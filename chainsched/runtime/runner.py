@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from django.db import close_old_connections, connections
+from django.db import connections
 
 from chainsched.domain.outcomes import Finished
 from chainsched.flow.execute import Claim, Line, execute
+from chainsched.runtime.sessions import renew, renew_after, with_fresh_sessions
 
 
 @dataclass(slots=True)
@@ -148,9 +150,9 @@ class ThreadRunner(Runner):
             item, claimed_at = taken
             delay = time.monotonic() - claimed_at
             self._begun[item.execution_id] = delay
-            close_old_connections()
-            outcome = execute(item, line=_ThreadLine(item.execution_id, self._stopped, self._note_progress))
-            close_old_connections()
+            renew()
+            line = _ThreadLine(item.execution_id, self._stopped, self._note_progress)
+            outcome = renew_after(execute(item, line=line, run_async=_run_async))
             self._begun.pop(item.execution_id, None)
             self._stopped.discard(item.execution_id)
             self._outbox.put(Finished(item.execution_id, outcome, began_after=delay))
@@ -159,6 +161,10 @@ class ThreadRunner(Runner):
 
     def _note_progress(self, execution_id: int, progress: Any) -> None:
         self._progress[execution_id] = progress
+
+
+def _run_async(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    return asyncio.run(with_fresh_sessions(coroutine))
 
 
 @dataclass(frozen=True, slots=True)

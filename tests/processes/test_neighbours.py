@@ -1,6 +1,7 @@
 """What one job does to the process that runs it is not felt by those that come after it."""
 
 import pytest
+from django.contrib.auth.models import Group
 
 from chainsched.domain.states import ExecutionState
 from chainsched.models import Manifest, Metadata
@@ -30,9 +31,52 @@ def test_progress_that_cannot_be_stored_holds_nothing_up(launch):
     assert "failed" not in output
 
 
+def test_an_async_job_that_leaves_takes_no_event_loop_along(launch):
+    (first, second), _ = run(launch, (misdeeds.leave_async, None, None), (misdeeds.tell_loop, None, 5))
+    assert first.failure_type == "SystemExit"
+    assert second.state == ExecutionState.COMPLETED
+
+
+def test_an_async_job_that_blocks_is_ended_and_holds_up_no_other(launch):
+    (first, second), _ = run(launch, (misdeeds.block_the_loop, None, 1), (misdeeds.tell_loop, None, 5))
+    assert first.failure_type == "timeout"
+    assert second.state == ExecutionState.COMPLETED
+
+
 def test_a_copy_of_the_process_speaks_for_no_job(launch):
     (first,), _ = run(launch, (misdeeds.part_ways, None, None))
     assert (first.state, first.output) == (ExecutionState.COMPLETED, "whole"), first.failure_reason
+
+
+def test_a_transaction_that_was_left_open_swallows_nothing_of_others(launch):
+    (first, second), _ = run(launch, (misdeeds.leave_a_transaction_open, None, None), (misdeeds.write_down, "x", None))
+    assert first.state == ExecutionState.FAILED
+    assert "transaction" in first.failure_reason
+    assert second.state == ExecutionState.COMPLETED
+    assert Group.objects.filter(name="x").exists()
+
+
+def test_asynchronous_queries_get_over_a_lost_connection(launch):
+    (_, second), _ = run(launch, (misdeeds.break_connection_async, None, None), (misdeeds.count_async, None, None))
+    assert second.state == ExecutionState.COMPLETED, second.failure_reason
+
+
+def test_a_job_that_closes_everything_beside_others_fails_at_once(launch):
+    (first, second), _ = run(launch, (misdeeds.close_everything, None, None), (misdeeds.tell_pid, None, 5), threads=2)
+    assert first.failure_type == "killed"
+    assert second.state == ExecutionState.COMPLETED
+
+
+def test_an_async_job_in_a_thread_is_interrupted_and_its_neighbour_goes_on(launch):
+    process = launch("run_scheduler", "--processes", "1", "--threads", "2", settings={"KILL_GRACE": 1})
+    Manifest.objects.schedule(misdeeds.stay, "beside", 4, None, max_retries=1).trigger()
+    Manifest.objects.schedule(misdeeds.oversleep_async, "overdue", None, None, max_retries=1, timeout=1).trigger()
+    wait_until(lambda: _ended("beside").exists() and _ended("overdue").exists(), timeout=20)
+    assert stop(process)[0] == 0
+    overdue, beside = _ended("overdue").get(), _ended("beside").get()
+    assert overdue.failure_reason == "It ran longer than its timeout of 1 s."
+    assert overdue.ended_at < beside.ended_at
+    assert beside.state == ExecutionState.COMPLETED
 
 
 def _ended(name):
