@@ -69,6 +69,8 @@ class Worker:
         if kept.withdrawn:
             release(kept.withdrawn, process=self._process)
             self._held -= set(kept.withdrawn)
+            # Whoever takes it next has to be told again, and that may be us.
+            self._told -= set(kept.withdrawn)
             kept.withdrawn = []
         return self._record(kept.finished, now) if kept.finished else 0
 

@@ -1,5 +1,7 @@
 """The worker's turn when the database is in trouble: results are kept, claims are not forgotten."""
 
+from datetime import timedelta
+
 import pytest
 from django.db import OperationalError
 
@@ -15,6 +17,8 @@ from chainsched.runtime.worker import Worker
 from tests.factories import NOW, make_execution, make_manifest, make_process
 
 pytestmark = pytest.mark.django_db
+
+MINUTE = timedelta(minutes=1)
 
 
 class Bench:
@@ -96,6 +100,21 @@ def test_a_draining_worker_claims_nothing(worker, runner):
     worker.drain()
     worker.turn(NOW)
     assert runner.started == []
+
+
+def test_who_was_told_to_stop_is_told_again_when_it_comes_back(worker, runner):
+    execution = make_execution(make_manifest(state={}))
+    worker.turn(NOW)
+    Metadata.objects.update(cancel_requested=True)
+    worker.turn(NOW + MINUTE)
+    assert runner.cancelled == {execution.id}
+    # It was on its way back when it was told, and nobody heard it.
+    runner.withdraw()
+    runner.cancelled.clear()
+    worker.turn(NOW + MINUTE)
+    worker.turn(NOW + 2 * MINUTE)
+    assert runner.started == [execution.id]
+    assert runner.cancelled == {execution.id}
 
 
 def unavailable(*_args, **_options):
