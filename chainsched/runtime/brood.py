@@ -89,8 +89,10 @@ class Brood:
         """End a child by force; one that is being born right now as soon as its pid is known."""
         child.is_retiring = child.is_condemned = True
         if child.pid is not None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(child.pid, signal.SIGKILL)
+            # A child that was born this moment may not have a group of its own yet.
+            for kill in (os.killpg, os.kill):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    kill(child.pid, signal.SIGKILL)
 
     def _bear(self) -> None:
         ours, theirs = socket.socketpair()

@@ -13,6 +13,7 @@ import os
 import select
 import signal
 import socket
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
@@ -23,6 +24,8 @@ from chainsched.runtime.wire import Channel, Message, encode
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+# What fills up the host, such as the children of a job that was killed, is gone after a few of these.
+BARREN_PAUSE = 0.5
 
 Life = Callable[[socket.socket], None]
 
@@ -61,6 +64,7 @@ class _Nurse:
         self._supervisor = supervisor
         self._live = live
         self._children: set[int] = set()
+        self._asked: deque[socket.socket] = deque()
         self._woken, self._waker = socket.socketpair()
 
     def run(self) -> None:
@@ -73,20 +77,27 @@ class _Nurse:
         signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
         while self._take_orders():
             self._bury()
+            self._bear_asked()
         self._end_all()
 
     def _take_orders(self) -> bool:
         """Wait for an order or a death; False once the supervisor is gone."""
-        ready, _, _ = select.select([self._supervisor, self._woken], [], [])
+        ready, _, _ = select.select([self._supervisor, self._woken], [], [], BARREN_PAUSE if self._asked else None)
         if self._woken in ready:
             with contextlib.suppress(BlockingIOError):
                 self._woken.recv(4096)
         if self._supervisor not in ready:
             return True
         order, descriptors, _, _ = socket.recv_fds(self._supervisor, 1, 1)
-        for descriptor in descriptors:
-            self._bear(socket.socket(fileno=descriptor))
+        self._asked += [socket.socket(fileno=descriptor) for descriptor in descriptors]
         return bool(order)
+
+    def _bear_asked(self) -> None:
+        """Bear in the order of asking. Where there is no room for another process now, there may be in a while."""
+        with contextlib.suppress(OSError):
+            while self._asked:
+                self._bear(self._asked[0])
+                self._asked.popleft()
 
     def _bear(self, end: socket.socket) -> None:
         nursery = os.getpid()
