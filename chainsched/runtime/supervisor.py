@@ -134,10 +134,16 @@ class Supervisor:
         threading.Thread(target=self.stop).start()
 
     def _wait(self, shift: Shift, until: float | None) -> None:
-        """Wait for the end, for the time to be up, or for the lease to be lost."""
+        """Wait for the end, for the time to be up, or for the lease to be lost.
+
+        Lost it is also when a beat is never answered: whoever waits for that answer cannot say so.
+        """
         while not self._is_stopping and not shift.is_lost and _is_before(until):
-            self._changed.wait(None if until is None else until - time.monotonic())
+            trusted_until = shift.lease.trusted_until()
+            deadline = trusted_until if until is None else min(until, trusted_until)
+            self._changed.wait(max(0.0, deadline - time.monotonic()))
             self._changed.clear()
+            shift.is_lost = shift.is_lost or not _is_before(shift.lease.trusted_until())
 
     def _open_shift(self, until: float | None) -> Shift | None:
         """Begin a shift, as soon as the database lets us; None if it is time to stop before that."""

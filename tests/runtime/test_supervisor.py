@@ -13,6 +13,7 @@ from chainsched.flow.declare import Schedules
 from chainsched.flow.seed import seed
 from chainsched.models import Metadata, Process
 from chainsched.models.clock import database_now
+from chainsched.runtime.lease import Lease
 from chainsched.runtime.loops import LOOPS
 from chainsched.runtime.supervisor import Roles, Supervisor
 from tests.factories import make_letter, make_manifest
@@ -104,6 +105,14 @@ def test_a_process_that_was_declared_lost_ends(settings):
     wait_until(Process.objects.exists)
     Process.objects.update(lost_at=database_now())
     thread.join(PATIENCE)
+    assert codes == [1]
+
+
+def test_a_process_whose_beat_is_never_answered_ends(settings, monkeypatch):
+    settings.CHAINSCHED = {"HEARTBEAT_INTERVAL": 0.05, "PROCESS_EXPIRY": 1}
+    monkeypatch.setattr(Lease, "beat", lambda _: released.wait(PATIENCE))
+    thread, codes = run_in_thread(Supervisor(Roles("worker", (), processes=1)))
+    thread.join(PATIENCE / 2)
     assert codes == [1]
 
 
