@@ -84,6 +84,16 @@ def failed(failure_type: FailureType, reason: str, *, known: Sequence[str] = ())
 
 def raised(error: BaseException, *, known: Sequence[str] = ()) -> Outcome:
     """The outcome of user code that raised, as text: nothing is ever rebuilt from it."""
+    try:
+        return _described(error, known=known)
+    except BaseException as nested:  # noqa: BLE001 - a class of the user may override whatever is asked of it
+        name = writable(type.__repr__(type(error)))[:MAX_TYPE_NAME]
+        reason = f"(it cannot be described: {type(nested).__name__})"
+        fingerprint = _fingerprint(name, "", reason)
+        return Outcome(ExecutionState.FAILED, failure_type=name, failure_reason=reason, failure_fingerprint=fingerprint)
+
+
+def _described(error: BaseException, *, known: Sequence[str]) -> Outcome:
     name = writable(type(error).__qualname__)[:MAX_TYPE_NAME]
     reason = presentable(_text_of(error), known=known) or name
     return Outcome(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -259,3 +260,25 @@ def test_what_a_cut_leaves_of_a_secret_is_not_kept(padding):
 def test_a_known_value_is_found_as_python_and_json_write_it(told):
     value = "pa\"ss'wo\\rd1"
     assert "rd1" not in outcomes.raised(told(value), known=[value]).failure_reason
+
+
+class Unnamed(type):
+    def __getattribute__(cls, name: str) -> Any:
+        raise RuntimeError(name)
+
+
+class Closed(Exception):
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError(name)
+
+
+class Anonymous(Exception, metaclass=Unnamed):
+    pass
+
+
+def test_an_exception_that_resists_is_named_all_the_same():
+    for error, name in ((Closed("a"), "Closed"), (Anonymous("b"), "Anonymous")):
+        outcome = raised(error)
+        assert outcome.state == ExecutionState.FAILED
+        assert outcome.failure_type == f"<class '{__name__}.{name}'>"
+        assert outcome.failure_reason == "(it cannot be described: RuntimeError)"
