@@ -131,10 +131,20 @@ def run_until_stopped(
     What is said is flushed at once, so that it stands in a service's log while the service runs.
     """
     supervisor.listen_to_signals()
-    out.write(f"{name} started: {does}. Ctrl-C stops it.")
-    out.flush()
+    say(f"{name} started: {does}. Ctrl-C stops it.", out=out)
     code = supervisor.run(seconds=seconds)
-    out.write(f"{name} stopped.")
-    out.flush()
+    say(f"{name} stopped.", out=out)
     if code:
         sys.exit(code)
+
+
+def say(text: str, *, out: OutputWrapper) -> None:
+    """Write a line, if anybody reads it: what nobody reads stops no work, and is no failure at the end of it."""
+    if sys.stdout is None:
+        return
+    try:
+        out.write(text)
+        out.flush()
+    except OSError:
+        # What could not be written would be tried again at the exit, and change its code.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -133,6 +133,13 @@ def test_async_jobs_share_one_event_loop(launch):
     assert len({tuple(output) for output in Metadata.objects.values_list("output", flat=True)}) == 1
 
 
+@pytest.mark.parametrize("command", ["run_scheduler", "run_worker"])
+def test_nobody_has_to_read_what_a_process_says(launch, command):
+    process = launch(command, "--processes", "1", "--for", "1")
+    process.stdout.close()
+    assert process.wait(40) == 0
+
+
 def test_jobs_run_in_threads_of_the_process_when_asked_to(launch):
     trigger(misdeeds.tell_pid, 3)
     process = launch("run_scheduler", "--processes", "2", "--in-process")

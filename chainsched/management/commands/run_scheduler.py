@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management.base import BaseCommand
 
 from chainsched.management.options import positive_seconds, whole_number
-from chainsched.management.running import Staff, add_workers, prepare, run_until_stopped
+from chainsched.management.running import Staff, add_workers, prepare, run_until_stopped, say
 from chainsched.runtime import startup
 from chainsched.runtime.loops import LOOPS
 from chainsched.runtime.supervisor import Roles, Supervisor
@@ -42,7 +42,7 @@ class Command(BaseCommand):
         nursery = staff.nursery()
         seeded = prepare(startup.prepare)
         if seeded:
-            self.stdout.write(f"Seeded: {seeded.in_words}")
+            say(f"Seeded: {seeded.in_words}", out=self.stdout)
         roles = Roles(kind="scheduler", loops=loops, processes=staff.processes, threads=staff.threads)
         supervisor = Supervisor(roles, nursery=nursery)
         if once:
