@@ -70,8 +70,7 @@ class Child:
 
     def run(self) -> None:
         """Live; returns when there is nothing more to do."""
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, self._on_sigterm)
+        self._set_signals()
         threading.Thread(target=self._listen, name="chainsched-wire", daemon=True).start()
         if self._habits.threads == 1:
             self._work()
@@ -81,6 +80,13 @@ class Child:
                 worker.start()
             for worker in workers:
                 worker.join()
+
+    def _set_signals(self) -> None:
+        """Whatever the job before has set: its alarm would end the next one, and its handler would save that."""
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, self._on_sigterm)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
 
     def _work_or_end(self) -> None:
         """Work in one of several threads. A child that lost one would look alive, and its job would never end."""
@@ -116,6 +122,8 @@ class Child:
 
     def _run_job(self, item: Claim) -> Message:
         line = _Line(self, item.execution_id)
+        if threading.current_thread() is threading.main_thread():
+            self._set_signals()
         self._running[item.execution_id] = threading.get_ident()
         renew()
         try:

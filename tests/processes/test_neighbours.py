@@ -56,6 +56,17 @@ def test_a_transaction_that_was_left_open_swallows_nothing_of_others(launch):
     assert Group.objects.filter(name="x").exists()
 
 
+def test_the_alarms_and_handlers_of_a_job_end_with_it(launch):
+    Manifest.objects.schedule(misdeeds.set_an_alarm, "first", None, None, group="one by one").trigger()
+    Manifest.objects.schedule(misdeeds.stay, "second", 2, None, group="one by one", max_retries=1).trigger()
+    Manifest.objects.schedule(misdeeds.oversleep, "third", None, None, max_retries=1, timeout=1).trigger()
+    process = launch("run_scheduler", "--processes", "1", settings={"KILL_GRACE": 1})
+    wait_until(lambda: Metadata.objects.filter(ended_at__isnull=False).count() == 3)
+    assert stop(process)[0] == 0
+    assert _ended("second").get().output == "stayed"
+    assert _ended("third").get().failure_reason == "It ran longer than its timeout of 1 s."
+
+
 def test_asynchronous_queries_get_over_a_lost_connection(launch):
     (_, second), _ = run(launch, (misdeeds.break_connection_async, None, None), (misdeeds.count_async, None, None))
     assert second.state == ExecutionState.COMPLETED, second.failure_reason

@@ -224,6 +224,12 @@ def leave_a_transaction_open() -> None:
 
 
 @workflow
+def set_an_alarm() -> None:
+    signal.alarm(1)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+@workflow
 def write_down(name: str) -> None:
     Group.objects.create(name=name)
 
