@@ -7,7 +7,6 @@ while the guard is there.
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -33,6 +32,7 @@ from chainsched.runtime.poller import Poller
 from chainsched.runtime.wire import CHUNK, Decoder
 
 MOMENT = 0.3
+HOUR = 3600
 SHORT = ("--jobs", "60", "--minutes", "0.08", "--patience", "20")
 CALM = ("--kills", "0", "--freezes", "0", "--restarts", "0")
 FROZEN = ("--kills", "0", "--freezes", "3", "--restarts", "0", "--frozen", "family", "--patience", "5")
@@ -111,7 +111,7 @@ def _believe_in_the_lease() -> None:
         return True
 
     _patch(Lease, "_is_kept", beat_and_believe)
-    _patch(Lease, "trusted_until", lambda _: math.inf)
+    _patch(Lease, "trusted_until", lambda _: time.monotonic() + HOUR)
 
 
 def _activate_without_fence() -> None:

@@ -68,7 +68,7 @@ class _Nurse:
         self._woken, self._waker = socket.socketpair()
 
     def run(self) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         _become_subreaper()
         self._woken.setblocking(False)
@@ -104,7 +104,7 @@ class _Nurse:
         pid = os.fork()
         if pid == 0:
             signal.set_wakeup_fd(-1)
-            for other in (self._supervisor, self._woken, self._waker):
+            for other in {self._supervisor, self._woken, self._waker, *self._asked} - {end}:
                 other.close()
             _exit_with(lambda: _grow_up(end, self._live, nursery=nursery))
         end.close()

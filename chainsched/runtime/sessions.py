@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
@@ -37,9 +36,8 @@ def renew_after(outcome: Outcome) -> Outcome:
 
 async def with_fresh_sessions(coroutine: Coroutine[Any, Any, Any]) -> Any:
     """Await a job. Its queries run in a thread of their own, in their order, and so is the renewal put in there."""
-    loop = asyncio.get_running_loop()
-    loop.run_in_executor(SyncToAsync.single_thread_executor, renew)
+    SyncToAsync.single_thread_executor.submit(renew)
     try:
         return await coroutine
     finally:
-        loop.run_in_executor(SyncToAsync.single_thread_executor, renew)
+        SyncToAsync.single_thread_executor.submit(renew)

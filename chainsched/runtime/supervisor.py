@@ -7,8 +7,10 @@ new identity.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import queue
 import signal
 import threading
 import time
@@ -71,7 +73,8 @@ class Supervisor:
         """Jobs run in children from the nursery or, without one, in threads of this process."""
         self._roles = roles
         self._workflows = registry.names() if roles.jobs_at_once else []
-        self._changed = threading.Event()
+        # A queue and not an event: a signal handler may put something in at any moment, whoever holds which lock.
+        self._changes: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._result_ready = threading.Event()
         self._worker_idle = threading.Event()
         self._is_stopping = False
@@ -119,19 +122,21 @@ class Supervisor:
     def stop(self) -> None:
         """Ask for an orderly end; returns at once."""
         self._is_stopping = True
-        self._changed.set()
+        self._changes.put(None)
 
     def listen_to_signals(self) -> None:
-        """Drain on the first SIGTERM or SIGINT, abort on the second."""
+        """Drain on the first SIGTERM, SIGINT or SIGHUP, abort on the second; nohup holds."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
+        # The terminal was closed; there is none on Windows.
+        if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            signal.signal(signal.SIGHUP, self._on_signal)
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         self._signals += 1
         if self._signals > 1:
             os._exit(128 + number)
-        # Not here: the main thread may hold the event's lock at this very moment, and would wait for itself.
-        threading.Thread(target=self.stop).start()
+        self.stop()
 
     def _wait(self, shift: Shift, until: float | None) -> None:
         """Wait for the end, for the time to be up, or for the lease to be lost.
@@ -141,9 +146,13 @@ class Supervisor:
         while not self._is_stopping and not shift.is_lost and _is_before(until):
             trusted_until = shift.lease.trusted_until()
             deadline = trusted_until if until is None else min(until, trusted_until)
-            self._changed.wait(max(0.0, deadline - time.monotonic()))
-            self._changed.clear()
+            self._rest(deadline - time.monotonic())
             shift.is_lost = shift.is_lost or not _is_before(shift.lease.trusted_until())
+
+    def _rest(self, seconds: float) -> None:
+        """Until something changes, but no longer than this."""
+        with contextlib.suppress(queue.Empty):
+            self._changes.get(timeout=max(0.0, seconds))
 
     def _open_shift(self, until: float | None) -> Shift | None:
         """Begin a shift, as soon as the database lets us; None if it is time to stop before that."""
@@ -154,8 +163,7 @@ class Supervisor:
             except TRANSIENT as error:
                 outage.begin(error, at="lease")
                 connections.close_all()
-                self._changed.clear()
-                self._changed.wait(pause)
+                self._rest(pause)
                 pause = min(2 * pause, MAX_PAUSE)
             else:
                 outage.end(at="lease")
@@ -194,7 +202,7 @@ class Supervisor:
     def _lose(self, lease: Lease) -> None:
         if self._shift is not None and self._shift.lease is lease:
             self._shift.is_lost = True
-            self._changed.set()
+            self._changes.put(None)
 
     def _abandon(self, shift: Shift) -> None:
         """End everything of a shift at once: others may be running its jobs already, and nothing of it counts."""

@@ -1,6 +1,7 @@
 """Supervisors, children and leases as real processes: killed, frozen, drained, cut off from the database."""
 
 import functools
+import os
 import signal
 from datetime import timedelta
 
@@ -78,6 +79,18 @@ def test_sigterm_lets_what_runs_finish_and_gives_back_what_has_not_begun(launch)
     assert not Metadata.objects.in_progress().exists()
     assert Metadata.objects.pending().exists()
     assert ended(ExecutionState.FAILED) == 0
+
+
+def test_a_closed_terminal_drains(launch):
+    trigger(misdeeds.stay, input=1.0)
+    process = launch("run_scheduler", "--processes", "1")
+    wait_until(lambda: running() == 1)
+    group = os.getpgid(process.pid)
+    for pid in [process.pid, *(pid for pid in descendants(process.pid) if os.getpgid(pid) == group)]:
+        os.kill(pid, signal.SIGHUP)
+    output, _ = process.communicate(timeout=40)
+    assert process.returncode == 0, output
+    assert ended(ExecutionState.COMPLETED) == 1
 
 
 def test_a_second_signal_ends_it_at_once_with_its_children(launch):

@@ -89,7 +89,7 @@ def test_the_last_word_on_progress_is_that_of_the_result(three: Gathering) -> No
     three.progress(2, {"done": 5})
     three.finish(job(1), completed(None), progress={"done": 9})
     three.finish(job(2), completed(None))
-    assert three.collect().progress == {1: {"done": 9}}
+    assert three.collect().progress == {1: {"done": 9}, 2: {"done": 5}}
 
 
 def test_what_was_running_when_the_lease_was_lost_is_forgotten(three: Gathering) -> None:
