@@ -60,7 +60,7 @@ def test_the_alarms_and_handlers_of_a_job_end_with_it(launch):
     Manifest.objects.schedule(misdeeds.set_an_alarm, "first", None, None, group="one by one").trigger()
     Manifest.objects.schedule(misdeeds.stay, "second", 2, None, group="one by one", max_retries=1).trigger()
     Manifest.objects.schedule(misdeeds.oversleep, "third", None, None, max_retries=1, timeout=1).trigger()
-    process = launch("run_scheduler", "--processes", "1", settings={"KILL_GRACE": 1})
+    process = launch("run_scheduler", "--processes", "1", settings={"KILL_GRACE": 4})
     wait_until(lambda: Metadata.objects.filter(ended_at__isnull=False).count() == 3)
     assert stop(process)[0] == 0
     assert _ended("second").get().output == "stayed"
@@ -79,8 +79,8 @@ def test_a_job_that_closes_everything_beside_others_fails_at_once(launch):
 
 
 def test_an_async_job_in_a_thread_is_interrupted_and_its_neighbour_goes_on(launch):
-    process = launch("run_scheduler", "--processes", "1", "--threads", "2", settings={"KILL_GRACE": 1})
-    Manifest.objects.schedule(misdeeds.stay, "beside", 4, None, max_retries=1).trigger()
+    process = launch("run_scheduler", "--processes", "1", "--threads", "2", settings={"KILL_GRACE": 4})
+    Manifest.objects.schedule(misdeeds.stay, "beside", 8, None, max_retries=1).trigger()
     Manifest.objects.schedule(misdeeds.oversleep_async, "overdue", None, None, max_retries=1, timeout=1).trigger()
     wait_until(lambda: _ended("beside").exists() and _ended("overdue").exists(), timeout=20)
     assert stop(process)[0] == 0

@@ -1,50 +1,25 @@
 """The process that bears children, without a supervisor around it."""
 
-import errno
+import json
 import os
-import select
-import socket
 import subprocess
 import sys
 
-import pytest
-
 from chainsched.runtime.brood import Brood
-from chainsched.runtime.nursery import Nursery
 from chainsched.runtime.roster import Child
 
-PATIENCE = 30
-
-real_fork = os.fork
+PATIENCE = 60
 
 
-@pytest.fixture
-def failures(monkeypatch):
-    """Let the forks fail whose turn is in the list, counted from the nursery's own."""
-    failing: list[int] = []
-    forks: list[None] = []
-
-    def fork():
-        forks.append(None)
-        if len(forks) in failing:
-            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
-        return real_fork()
-
-    monkeypatch.setattr(os, "fork", fork)
-    return failing
-
-
-def test_children_are_born_as_soon_as_there_is_room_for_them(failures, request):
-    failures += [2, 3]
-    nursery = Nursery(lambda end: end.recv(1))
-    request.addfinalizer(nursery.close)
-    ours = bear(nursery)
-    messages, is_there = hear(nursery)
-    assert [list(message) for message in messages] == [["born"]]
+def test_children_are_born_as_soon_as_there_is_room_for_them():
+    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"}
+    program = [sys.executable, "-m", "tests.runtime.crowded"]
+    done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == 0, done.stderr
+    (is_there, born), (_, died) = (json.loads(line) for line in done.stdout.splitlines())
     assert is_there
-    ours.close()
-    (died,), _ = hear(nursery)
-    assert died == {"died": messages[0]["born"], "status": 0}
+    assert list(born) == ["born"]
+    assert died == {"died": born["born"], "status": 0}
 
 
 def test_a_child_that_has_no_group_yet_is_killed():
@@ -53,15 +28,3 @@ def test_a_child_that_has_no_group_yet_is_killed():
     Brood(None, None, None).kill(child)
     assert process.wait(PATIENCE) < 0
     process.stdin.close()
-
-
-def bear(nursery):
-    ours, theirs = socket.socketpair()
-    nursery.bear(theirs)
-    return ours
-
-
-def hear(nursery):
-    ready, _, _ = select.select([nursery.channel.socket], [], [], PATIENCE)
-    assert ready, "the nursery says nothing"
-    return nursery.channel.receive()

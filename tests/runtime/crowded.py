@@ -1,0 +1,53 @@
+"""A program that bears one child where there is no room for another process at first; prints what the nursery says.
+
+Not in a test itself, which has threads and must not fork.
+"""
+
+import errno
+import json
+import os
+import select
+import socket
+import sys
+from typing import Any
+
+import django
+
+PATIENCE = 30
+# The forks that fail, counted from the nursery's own.
+FAILING = (2, 3)
+
+real_fork = os.fork
+forks = 0
+
+
+def fork() -> int:
+    global forks  # noqa: PLW0603 - the nursery counts on in its own copy
+    forks += 1
+    if forks in FAILING:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+    return real_fork()
+
+
+def main() -> None:
+    django.setup()
+    from chainsched.runtime.nursery import Nursery  # noqa: PLC0415 - needs the models to be loaded
+
+    os.fork = fork
+    nursery = Nursery(lambda end: end.recv(1))
+    ours, theirs = socket.socketpair()
+    nursery.bear(theirs)
+    hear(nursery.channel)
+    ours.close()
+    hear(nursery.channel)
+    nursery.close()
+
+
+def hear(channel: Any) -> None:
+    ready, _, _ = select.select([channel.socket], [], [], PATIENCE)
+    messages, is_there = channel.receive() if ready else ([], False)
+    sys.stdout.write(json.dumps([is_there, *messages]) + "\n")
+
+
+if __name__ == "__main__":
+    main()
