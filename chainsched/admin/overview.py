@@ -24,6 +24,7 @@ from chainsched.admin.day import Day, hourly
 from chainsched.admin.page import is_narrowed, visible
 from chainsched.admin.paginator import MAX_COUNTED
 from chainsched.admin.sections import Table
+from chainsched.conf import get_config
 from chainsched.domain.answers import Health
 from chainsched.domain.states import DeadLetterStatus, ExecutionState, QueueStatus
 from chainsched.domain.tallies import Statistics, hour_of
@@ -293,6 +294,9 @@ class Overview:
 
     @cached_property
     def _workflows(self) -> Collection[str]:
+        """What can be run at present; live processes, which say it of themselves, have been read already."""
+        if get_config().task_server == "database":
+            return {name for process in self._health.processes for name in process["workflows"]}
         return get_server().known_workflows(now=self.at)
 
     def _link(self, row: models.Model, words: str = "") -> Any:

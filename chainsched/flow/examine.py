@@ -62,7 +62,7 @@ def _last_turns(alive: list[Process]) -> dict[str, datetime]:
 
 
 def _described(process: Process) -> dict[str, Any]:
-    columns = ("kind", "host", "pid", "started_at", "heartbeat_at", "turns")
+    columns = ("kind", "host", "pid", "started_at", "heartbeat_at", "turns", "workflows")
     return {column: getattr(process, column) for column in columns}
 
 

@@ -175,6 +175,7 @@ def test_it_takes_few_queries_however_much_there_is(role, alive):
         make_letter(manifest)
         make_queue_row(manifest, created_at=long_ago)
         make_execution(manifest, state=ExecutionState.IN_PROGRESS, started_at=long_ago)
+        make_execution(make_manifest(), created_at=long_ago)
         ended(workflow=f"etl.w{number}")
         make_process(heartbeat_at=database_now())
     with CaptureQueriesContext(connection) as captured:
