@@ -32,7 +32,7 @@ test: $(VENV)/test.stamp ## lint, types, migrations, and the suite on SQLite and
 	$(call part,mypy,$(BIN)/mypy chainsched tests example_project chaos)
 	$(call part,migrations,$(BIN)/python manage.py makemigrations --check --dry-run --settings tests.settings)
 	$(call part,tests on SQLite,CHAINSCHED_TEST_DATABASE_URL=sqlite $(BIN)/python -m pytest -n 2)
-	$(call part,tests on PostgreSQL,$(BIN)/python -m tests.postgres -- $(BIN)/python -m pytest -n 2)
+	$(call part,tests on PostgreSQL,$(BIN)/python -m tests.postgres -- $(BIN)/python -m pytest -n 2 --only-database)
 	@$(HAS_BROWSER) || printf '\n!!!!! NOT RUN: make browser, which needs the packages chromium and chromium-driver\n\n'
 
 browser: $(VENV)/test.stamp ## the stories of operators, layout and contrast in a real Chromium, on PostgreSQL

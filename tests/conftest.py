@@ -1,7 +1,6 @@
 """What every test shares: where its database is, what is skipped on SQLite, and a line that says where it ran."""
 
 import sqlite3
-from collections.abc import Iterable
 
 import psycopg
 import pytest
@@ -21,9 +20,16 @@ def django_db_modify_db_settings(
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--screenshots", metavar="DIR", help="where the browser tests put their pictures of the admin")
+    parser.addoption(
+        "--only-database", action="store_true", help="leave out tests that touch no database: one run of them is enough"
+    )
 
 
-def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--only-database"):
+        untouched = [item for item in items if not _may_touch_database(item)]
+        items[:] = [item for item in items if _may_touch_database(item)]
+        config.hook.pytest_deselected(items=untouched)
     if _is_postgres():
         return
     for item in items:
@@ -37,6 +43,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if skipped:
         line += f" - {len(skipped)} TESTS SKIPPED, they need PostgreSQL: python -m tests.postgres -- pytest"
     terminalreporter.write_sep("=", line, yellow=bool(skipped), bold=True)
+
+
+def _may_touch_database(item: pytest.Item) -> bool:
+    """By itself or by a process that it starts; pytest-django lets no other test near it."""
+    asked = {mark.name for mark in item.iter_markers()} | set(getattr(item, "fixturenames", ()))
+    return bool(asked & {"django_db", "postgres", "db", "transactional_db"})
 
 
 def _is_postgres() -> bool:
