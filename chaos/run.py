@@ -131,9 +131,9 @@ class _Harness:
             if _patiently(self._is_quiet):
                 return True
             # What is retried or repeated for ever would be waited for without end: attempts that fail do not count,
-            # nor do runs that nobody expects.
+            # nor do runs far beyond what is expected. A few more are: a dependent may run for each success above it.
             latest = _patiently(rows.settled_count) or settled
-            if settled < latest <= self._work.size:
+            if settled < latest <= 2 * self._work.size:
                 settled, deadline = latest, time.monotonic() + patience
         return False
 
