@@ -25,6 +25,7 @@ from tests.factories import (
     make_manifest,
     make_queue_row,
 )
+from tests.tidying import gather_statistics, tidy
 
 pytestmark = pytest.mark.django_db
 GRAPH = "/admin/chainsched/manifestgroup/graph/"
@@ -104,6 +105,7 @@ class TestTheGraphOfGroups:
 
     @pytest.mark.slow
     def test_a_complete_graph_of_three_hundred_groups_is_drawn_in_part(self, viewer: Client) -> None:
+        tidy("chainsched_manifest", "chainsched_manifestgroup")
         groups = ManifestGroup.objects.bulk_create(ManifestGroup(name=f"g{number:03}") for number in range(300))
         common = {"workflow": "testapp.ping"}
         roots = Manifest.objects.bulk_create(
@@ -115,6 +117,7 @@ class TestTheGraphOfGroups:
             for one in range(300)
             for other in range(one + 1, 300)
         )
+        gather_statistics("chainsched_manifest", "chainsched_manifestgroup")
         page = text_of(viewer, GRAPH)
         assert "more edges, which are not drawn" in page
         assert len(drawn(viewer, GRAPH)) == 300

@@ -19,6 +19,7 @@ from chainsched.models import DeadLetter, Manifest, ManifestGroup, Metadata, Wor
 from tests.admin.test_pages import MAX_QUERIES
 from tests.admin.world import client_of, url_of
 from tests.factories import make_group, make_letter, make_manifest
+from tests.tidying import tidy
 
 pytestmark = [pytest.mark.django_db, pytest.mark.postgres]
 
@@ -78,6 +79,7 @@ FILL = [
 
 @pytest.fixture
 def many_rows() -> None:
+    tidy(*LARGE)
     sizes = {"executions": EXECUTIONS, "manifests": MANIFESTS, "letters": LETTERS, "queue": QUEUE}
     with connection.cursor() as cursor:
         for sql in FILL:
