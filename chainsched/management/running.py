@@ -13,7 +13,7 @@ from argparse import ArgumentParser
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TextIO, TypeVar
 
 from django.core.management.base import CommandError, OutputWrapper
 
@@ -140,11 +140,17 @@ def run_until_stopped(
 
 def say(text: str, *, out: OutputWrapper) -> None:
     """Write a line, if anybody reads it: what nobody reads stops no work, and is no failure at the end of it."""
-    if sys.stdout is None:
-        return
+    if sys.stdout is not None:
+        with contextlib.suppress(OSError):
+            out.write(text)
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            _flush(stream)
+
+
+def _flush(stream: TextIO) -> None:
+    """What cannot be written would be tried again at the exit, and change its code."""
     try:
-        out.write(text)
-        out.flush()
+        stream.flush()
     except OSError:
-        # What could not be written would be tried again at the exit, and change its code.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

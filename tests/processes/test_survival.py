@@ -81,7 +81,15 @@ def test_sigterm_lets_what_runs_finish_and_gives_back_what_has_not_begun(launch)
     assert ended(ExecutionState.FAILED) == 0
 
 
-def test_a_closed_terminal_drains(launch):
+@pytest.fixture
+def without_nohup():
+    """Processes hear of a closed terminal also when the tests themselves were told not to."""
+    former = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, former)
+
+
+def test_a_closed_terminal_drains(launch, without_nohup):
     trigger(misdeeds.stay, input=1.0)
     process = launch("run_scheduler", "--processes", "1")
     wait_until(lambda: running() == 1)
