@@ -130,6 +130,18 @@ class NotMigrated(ChainschedError, RuntimeError):
         super().__init__(f"The tables of chainsched in database {alias!r} are not up to date. Run `manage.py migrate`.")
 
 
+class UnfitFileSystem(ChainschedError, RuntimeError):
+    """The file of an SQLite database is where processes cannot share it: ``file``, on a ``file_system``."""
+
+    def __init__(self, file: str, *, file_system: str) -> None:
+        self.file = file
+        self.file_system = file_system
+        super().__init__(
+            f"The database file {file} is on the network file system {file_system}, where SQLite's locks do not hold "
+            "and the file can be damaged. Use PostgreSQL, or put the file on a disk of this host."
+        )
+
+
 class LayoutUnavailable(ChainschedError, RuntimeError):
     """Nothing on this machine can lay out a graph, or not this one in time; ``fact`` says which."""
 

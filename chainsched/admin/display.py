@@ -95,8 +95,8 @@ def shorten(text: str, limit: int = MAX_WORDS) -> str:
 
 
 def document(value: Any) -> str:
-    """A document, indented and redacted."""
-    return json.dumps(redact(value), indent=2, ensure_ascii=False, sort_keys=True)
+    """A document, indented and redacted; of one that cannot be read, why."""
+    return json.dumps(redact(value), indent=2, ensure_ascii=False, sort_keys=True, default=str)
 
 
 def passage(value: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any, Final
 
@@ -19,9 +19,23 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from chainsched.exceptions import InvalidInput, InvalidWorkflow
 
 MAX_DEPTH = 50
+# Far beyond what is written here, and far from where the readers of JSON on the way to a job give up.
+MAX_STORED_DEPTH = 500
 
 # Stands for "the input that the manifest has", where None is an input like any other.
 OWN_INPUT: Final = object()
+
+
+class Unreadable:
+    """Stands for a stored document that cannot be read, and says why. It has no JSON form, so nobody stores it."""
+
+    __slots__ = ("why",)
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+
+    def __str__(self) -> str:
+        return self.why
 
 
 class InputType:
@@ -93,7 +107,29 @@ def to_document(value: Any, *, what: str, max_bytes: int) -> Any:
         raise InvalidInput(f"{what} holds a NUL character, which databases cannot store. Remove it.")
     if _depth_exceeds(plain, MAX_DEPTH):
         raise InvalidInput(f"{what} is nested more than {MAX_DEPTH} levels deep.")
+    # JSON would make text of it, and of two keys perhaps the same.
+    for key in _odd_keys(value):
+        raise InvalidInput(f"{what} has the key {str(key)[:50]!r} of type {type(key).__name__}; keys must be text.")
     return plain
+
+
+def read_document(text: str) -> Any:
+    """The document behind its stored text; Unreadable for what only SQL by hand can have written."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        return Unreadable(f"The stored input cannot be read: {_first_line(error)}")
+    # Most texts have too few brackets to be deep, and are not looked through.
+    if text.count("[") + text.count("{") > MAX_STORED_DEPTH and _depth_exceeds(document, MAX_STORED_DEPTH):
+        return Unreadable(f"The stored input is nested more than {MAX_STORED_DEPTH} levels deep.")
+    return document
+
+
+def readable(document: Any) -> Any:
+    """The document, if it is one; raises InvalidInput for one that could not be read."""
+    if isinstance(document, Unreadable):
+        raise InvalidInput(document.why)
+    return document
 
 
 def _problem(entry: Any) -> str:
@@ -120,6 +156,14 @@ def _holds_nul(value: Any) -> bool:
     if isinstance(value, dict) and any("\0" in key for key in value):
         return True
     return any(_holds_nul(child) for child in _children(value))
+
+
+def _odd_keys(value: Any) -> Iterator[Any]:
+    """The keys of plain dicts, at any depth of plain containers, that are not text."""
+    if isinstance(value, dict):
+        yield from (key for key in value if not isinstance(key, str))
+    for child in value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ():
+        yield from _odd_keys(child)
 
 
 def _children(value: Any) -> list[Any]:

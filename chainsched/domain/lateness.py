@@ -1,4 +1,4 @@
-"""When a loop that turns again and again is late."""
+"""When a loop or a worker that turns again and again is late."""
 
 from __future__ import annotations
 
@@ -20,3 +20,14 @@ def complain(loop: str, *, turned_at: datetime | None, now: datetime, patience: 
     if now - turned_at > patience:
         return f"The {loop} has not turned for {(now - turned_at).total_seconds():.0f} s."
     return None
+
+
+def complain_of_worker(where: str, *, turned_at: datetime, now: datetime, patience: timedelta) -> str | None:
+    """What is wrong with the worker of a process that last got through a turn then; None if it is in time.
+
+    Its process lives, so starting another would not help: what it cannot claim or record, nobody can.
+    """
+    if now - turned_at <= patience:
+        return None
+    seconds = (now - turned_at).total_seconds()
+    return f"The worker of {where} has not got through a turn for {seconds:.0f} s; its log says why."

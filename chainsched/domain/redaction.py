@@ -81,10 +81,15 @@ def redact_text(text: str, *, known: Sequence[str] = ()) -> str:
         return REDACTED
 
 
-@lru_cache(maxsize=4096)
 def is_telling(name: str) -> bool:
     """Whether what stands under this name is likely to be secret, however the name is spelled."""
-    plain = unicodedata.normalize("NFKC", name[:MAX_NAME])
+    return _is_telling(name[:MAX_NAME])
+
+
+@lru_cache(maxsize=4096)
+def _is_telling(name: str) -> bool:
+    """The answer for a name that is cut already: what is remembered here stays small."""
+    plain = unicodedata.normalize("NFKC", name)
     words = [word for word in _NOT_WORD.split(_HUMP.sub("_", plain).lower()) if word]
     whole = "".join(words)
     return (
@@ -178,7 +183,12 @@ def _redact_string(text: str, *, depth: int, unfoldings: int) -> str:
         return _redact_text(text)
     cleaned = _redact(inner, depth=depth + 1, unfoldings=unfoldings + 1)
     # Of names that stand twice only the last was looked at; the text itself has them all.
-    return _redact_text(text) if cleaned == inner else json.dumps(cleaned, ensure_ascii=False)
+    return _redact_text(text) if cleaned == inner else _fold(cleaned)
+
+
+def _fold(document: Any) -> str:
+    """The document as JSON again. What was an escape and is half a character stays one: no database takes it bare."""
+    return json.dumps(document, ensure_ascii=False).encode(errors="backslashreplace").decode()
 
 
 def _redact_text(text: str) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from datetime import timedelta
 
 JITTER = 0.1
+# Beyond this the ceiling has long been reached.
+LAST_STEP = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,17 @@ def after_failure(
 def backoff(policy: RetryPolicy, *, failures: int, spread: float) -> timedelta:
     """The wait before the attempt that follows the given number of failures."""
     ceiling = policy.max_delay.total_seconds()
-    # The exponent is bounded: beyond it the ceiling has long been reached, and a float would overflow.
-    grown = policy.delay.total_seconds() * policy.multiplier ** min(failures - 1, 60)
-    return timedelta(seconds=min(grown, ceiling) * (1 + JITTER * spread))
+    return timedelta(seconds=min(_grown(policy, failures=failures), ceiling) * (1 + JITTER * spread))
+
+
+def _grown(policy: RetryPolicy, *, failures: int) -> float:
+    """The wait without its ceiling; infinite where no number tells it, so that a failure can always be written down.
+
+    No declaration has such a multiplier, but SQL can store one: to PostgreSQL, NaN is greater than every number.
+    """
+    try:
+        grown = policy.delay.total_seconds() * policy.multiplier ** min(failures - 1, LAST_STEP)
+    except OverflowError:
+        return math.inf
+    # NaN compares as false.
+    return grown if grown >= 0 else math.inf

@@ -126,7 +126,8 @@ EXECUTION_TRANSITIONS: Mapping[ExecutionState, frozenset[ExecutionState]] = {
 
 QUEUE_TRANSITIONS: Mapping[QueueStatus, frozenset[QueueStatus]] = {
     QueueStatus.QUEUED: frozenset({QueueStatus.DISPATCHED, QueueStatus.CANCELLED}),
-    QueueStatus.DISPATCHED: frozenset(),
+    # Back to queued: an execution that nobody began and nobody can run any more.
+    QueueStatus.DISPATCHED: frozenset({QueueStatus.QUEUED}),
     QueueStatus.CANCELLED: frozenset(),
 }
 

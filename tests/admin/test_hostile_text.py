@@ -27,7 +27,7 @@ from chainsched.models import (
 )
 from chainsched.models.manifest_state import ManifestState
 from tests.admin.world import MODELS, every_page, list_of, url_of
-from tests.factories import NOW, make_execution
+from tests.factories import NOW, make_execution, store_input
 
 pytestmark = pytest.mark.django_db
 
@@ -179,3 +179,11 @@ def test_a_text_of_a_megabyte_does_not_make_a_page_of_a_megabyte(superuser: Clie
     page = superuser.get(url_of(Metadata, "change", run.pk))
     assert len(page.content) < 600_000
     assert PAYLOADS
+
+
+def test_an_input_that_cannot_be_read_is_said_to_be_so(superuser: Client) -> None:
+    run = make_execution()
+    store_input(run, "[1" + "0" * 5_000 + "]")
+    assert superuser.get(list_of(Metadata)).status_code == 200
+    page = superuser.get(url_of(Metadata, "change", run.pk))
+    assert "The stored input cannot be read" in page.content.decode()

@@ -211,7 +211,7 @@ def test_size_is_counted_in_bytes_of_json():
 
 @pytest.mark.parametrize(
     ("value", "document"),
-    [(None, None), ({"a": (1, 2)}, {"a": [1, 2]}), (Slice("a"), {"table": "a", "size": 500}), ({1: {2}}, {"1": [2]})],
+    [(None, None), ({"a": (1, 2)}, {"a": [1, 2]}), (Slice("a"), {"table": "a", "size": 500}), ({"1": {2}}, {"1": [2]})],
 )
 def test_an_output_is_stored_as_json_holds_it(value, document):
     assert to_document(value, what="The output", max_bytes=MAX_BYTES) == document
@@ -219,8 +219,19 @@ def test_an_output_is_stored_as_json_holds_it(value, document):
 
 @pytest.mark.parametrize(
     "value",
-    [object(), float("nan"), {"a": float("inf")}, "\0", "\ud800", LOOP, nested(300), b"\xff", "x" * MAX_BYTES],
-    ids=["object", "NaN", "infinity", "NUL", "surrogate", "circle", "deep", "bytes", "large"],
+    [
+        object(),
+        float("nan"),
+        {"a": float("inf")},
+        "\0",
+        "\ud800",
+        LOOP,
+        nested(300),
+        b"\xff",
+        "x" * MAX_BYTES,
+        [{"a": ({1: 2},)}],
+    ],
+    ids=["object", "NaN", "infinity", "NUL", "surrogate", "circle", "deep", "bytes", "large", "key"],
 )
 def test_an_output_that_cannot_be_stored_is_refused_and_named(value):
     with pytest.raises(InvalidInput, match=r"^The output"):

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from chainsched.domain.lateness import complain, patience
+from chainsched.domain.lateness import complain, complain_of_worker, patience
 
 NOW = datetime(2026, 3, 2, 10, tzinfo=UTC)
 
@@ -30,3 +30,13 @@ def test_patience_counts_turns_and_heartbeats(interval, heartbeat_interval, seco
 def test_a_loop_is_in_time_to_the_last_moment(ago, complaint):
     turned_at = None if ago is None else NOW - timedelta(seconds=ago)
     assert complain("reaper", turned_at=turned_at, now=NOW, patience=timedelta(seconds=30)) == complaint
+
+
+@pytest.mark.parametrize(
+    ("ago", "complaint"),
+    [(18, None), (95, "The worker of jobs-1:812 has not got through a turn for 95 s; its log says why.")],
+)
+def test_a_worker_is_in_time_to_the_last_moment(ago, complaint):
+    turned_at = NOW - timedelta(seconds=ago)
+    found = complain_of_worker("jobs-1:812", turned_at=turned_at, now=NOW, patience=timedelta(seconds=18))
+    assert found == complaint

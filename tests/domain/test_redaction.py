@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chainsched.domain import redaction
-from chainsched.domain.redaction import MAX_DEPTH, REDACTED, find_telling, is_telling, redact, redact_text
+from chainsched.domain.redaction import MAX_DEPTH, MAX_NAME, REDACTED, find_telling, is_telling, redact, redact_text
 
 SECRET = "hunter2"
 NAMES = [
@@ -126,6 +126,13 @@ def test_texts(text: str, expected: str) -> None:
     assert redact_text(text) == expected
 
 
+def test_of_a_long_name_only_its_beginning_is_remembered() -> None:
+    redaction._is_telling.cache_clear()
+    for end in "abc":
+        redact({"data": "x" * MAX_NAME + end + "="})
+    assert redaction._is_telling.cache_info().currsize == len({"data", "x" * MAX_NAME})
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
@@ -142,6 +149,16 @@ def test_any_document_comes_out_as_json(document: Any) -> None:
 def test_no_document_gives_away_what_stands_under_a_telling_name(document: Any, name: str) -> None:
     shown = redact({"around": document, name: "canary-7f3a", "text": json.dumps({name: ["canary-7f3a", document]})})
     assert "canary-7f3a" not in json.dumps(shown)
+
+
+@given(json_values, st.sampled_from(NAMES), st.sampled_from(["\ud800", "x\udfffy", "\0"]), st.integers(1, 3))
+def test_what_can_be_stored_can_still_be_stored(document: Any, name: str, odd: str, folds: int) -> None:
+    folded: Any = {name: "canary-7f3a", "a": odd, odd: document}
+    for _ in range(folds):
+        folded = {"text": json.dumps(folded)}
+    shown = redact(folded)["text"]
+    assert "canary-7f3a" not in shown
+    assert b"\0" not in shown.encode()
 
 
 @given(st.text())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import timedelta
 
 import pytest
@@ -91,11 +92,17 @@ def test_a_multiplier_of_one_keeps_the_wait():
     assert [backoff(steady, failures=failures, spread=0) for failures in (1, 5)] == [7 * MINUTE, 7 * MINUTE]
 
 
+@pytest.mark.parametrize("multiplier", [1e300, math.inf, math.nan, -math.inf, -2.0])
+def test_a_wait_that_no_number_can_tell_is_the_longest(multiplier):
+    absurd = RetryPolicy(max_retries=99, delay=5 * MINUTE, multiplier=multiplier, max_delay=60 * MINUTE)
+    assert {backoff(absurd, failures=failures, spread=0) for failures in (2, 80)} == {60 * MINUTE}
+
+
 @given(
     failures=st.integers(1, 10**6),
     spread=st.floats(-1, 1),
     delay=st.integers(0, 10**6),
-    multiplier=st.floats(1, 1000),
+    multiplier=st.floats(),
     ceiling=st.integers(0, 10**6),
 )
 def test_no_wait_is_negative_or_above_its_ceiling_and_none_overflows(failures, spread, delay, multiplier, ceiling):
