@@ -18,7 +18,7 @@ from django.db.models import QuerySet
 from chainsched.conf import get_config
 from chainsched.domain.answers import Ancestry, Answer, Cancelled, Explanation, Health, Resolved
 from chainsched.domain.declarations import MAX_PRIORITY, Declaration, DependentOptions, Items, Options
-from chainsched.domain.inputs import OWN_INPUT
+from chainsched.domain.inputs import OWN_INPUT, readable
 from chainsched.domain.schedules import Once, Schedule
 from chainsched.domain.states import ScheduleType
 from chainsched.exceptions import InvalidInput, UnknownExecution, UnknownManifest
@@ -258,7 +258,7 @@ def run_again(execution: Metadata) -> Answer:
     manifest = Manifest.objects.filter(id=execution.manifest_id or 0).first()
     if manifest is None:
         raise UnknownManifest(execution.manifest_external_id or f"of execution {execution.id}")
-    return trigger(manifest, input=execution.input)
+    return trigger(manifest, input=readable(execution.input))
 
 
 def cancel_row(row: WorkQueue, *, reason: str = ON_REQUEST) -> bool:

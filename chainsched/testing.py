@@ -66,8 +66,9 @@ class Workbench:
         return seed(self.schedules, now=self._now)
 
     def manage(self) -> int:
-        """One turn of the manager: what is due is queued; returns how many."""
-        return manifest_manager.turn(self._now).did
+        """Turns of the manager until what is due is queued; returns how many."""
+        turn = manifest_manager.turn(self._now)
+        return turn.did + (self.manage() if turn.has_more else 0)
 
     def dispatch(self) -> int:
         """One turn of the dispatcher: what has room is started; returns how many."""
@@ -102,7 +103,7 @@ class Workbench:
     def run_until(self, moment: datetime) -> list[str]:
         """Go from alarm to alarm up to this time, draining at each; returns what ran, in order."""
         ran = self.drain()
-        while (alarm := self._next_alarm()) is not None and alarm <= moment:
+        while (alarm := self._next_alarm(until=moment)) is not None:
             self.travel_to(max(alarm, self._now))
             ran += self.drain()
         self.travel_to(moment)
@@ -135,6 +136,9 @@ class Workbench:
             heartbeat_at=self._now,
         )
 
-    def _next_alarm(self) -> datetime | None:
-        alarms = (ManifestState.objects.next_alarm(after=self._now), WorkQueue.objects.next_not_before(after=self._now))
+    def _next_alarm(self, *, until: datetime) -> datetime | None:
+        alarms = (
+            ManifestState.objects.next_alarm(after=self._now, until=until),
+            WorkQueue.objects.next_not_before(after=self._now, until=until),
+        )
         return min((alarm for alarm in alarms if alarm is not None), default=None)

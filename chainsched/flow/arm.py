@@ -10,9 +10,10 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Collection, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
+from chainsched.conf import get_config
 from chainsched.domain import due
 from chainsched.domain.due import Facts
 from chainsched.exceptions import InvalidSchedule
@@ -38,7 +39,9 @@ def arm(
     alarms = {manifest_id: _alarm(known, now=now, is_fresh=is_fresh) for manifest_id, known in facts.items()}
     changed = {id_: alarm for id_, alarm in alarms.items() if alarm.next_run_at != facts[id_].next_run_at}
     moved = {id_: alarm for id_, alarm in alarms.items() if alarm.occurrence_at != facts[id_].occurrence_at}
-    if any(alarm.next_run_at is not None and alarm.next_run_at <= now for alarm in changed.values()):
+    # Of what comes later than that it hears at its next turn.
+    soon = now + timedelta(seconds=get_config().manager_interval)
+    if any(alarm.next_run_at is not None and alarm.next_run_at <= soon for alarm in changed.values()):
         wake(MANAGER)
     set_alarms(changed | moved)
     return len(changed)

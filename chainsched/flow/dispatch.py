@@ -43,6 +43,7 @@ COPIED = (
     "source",
     "priority",
     "attempt",
+    "claims",
     "scheduled_for",
     "parent_execution",
     "root_execution",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from chainsched import scope
@@ -95,7 +95,7 @@ def enqueue(orders: Sequence[Order], *, now: datetime) -> dict[int, int]:
     rows = _rows(possible, jobs, now=now)
     rows = _without_cancelled_trees(rows, now=now)
     opened = _insert(rows)
-    if any(_may_go_at_once(order, now=now) for order in possible if order.manifest_id in opened):
+    if any(_may_go_soon(order, now=now) for order in possible if order.manifest_id in opened):
         wake(DISPATCHER)
     fresh = [order.manifest_id for order in possible if not order.is_continued and order.manifest_id in opened]
     # A continuation that somebody runs while its siblings are at work does not stand for the run after them.
@@ -114,8 +114,10 @@ def _insert(rows: Sequence[dict[str, Any]]) -> dict[int, int]:
     return {row["manifest"]: row["id"] for row in written}
 
 
-def _may_go_at_once(order: Order, *, now: datetime) -> bool:
-    return order.not_before is None or order.not_before <= now
+def _may_go_soon(order: Order, *, now: datetime) -> bool:
+    """Whether its time comes before the dispatcher would hear of it by itself."""
+    soon = now + timedelta(seconds=get_config().dispatcher_interval)
+    return order.not_before is None or order.not_before <= soon
 
 
 def _without_cancelled_trees(rows: list[dict[str, Any]], *, now: datetime) -> list[dict[str, Any]]:

@@ -8,9 +8,10 @@ Next:   record.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Protocol
@@ -19,19 +20,21 @@ from uuid import UUID
 from chainsched import scope
 from chainsched.conf import get_config
 from chainsched.domain import outcomes
-from chainsched.domain.inputs import to_document
+from chainsched.domain.inputs import Unreadable, to_document
 from chainsched.domain.outcomes import FailureType, Outcome
 from chainsched.domain.redaction import redact
 from chainsched.domain.run import RunContext, RunControl
 from chainsched.exceptions import InvalidInput, UnknownWorkflow
 from chainsched.flow.activate import activate
 from chainsched.flow.announce import announce_executions
-from chainsched.flow.transact import transact
+from chainsched.flow.transact import in_parts, transact
 from chainsched.models import Metadata, Process
 from chainsched.models.metadata import Taken
 from chainsched.registry import Workflow, registry
 from chainsched.secret import revealed
 from chainsched.signals import execution_started
+
+logger = logging.getLogger(__name__)
 
 RunAsync = Callable[[Coroutine[Any, Any, Any]], Any]
 
@@ -56,6 +59,16 @@ class Claim:
     root_execution_id: int | None
     causation_id: str
     root_correlation_id: str
+    # Why there is no input, where one is stored that cannot be read.
+    problem: str = ""
+
+
+class LeftOpen(Exception):
+    """A job has returned and left transactions open in these databases; raised where an async one is run."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        listed = ", ".join(sorted(names))
+        super().__init__(f"It left a transaction open (database {listed}); what it wrote there was rolled back.")
 
 
 class Line(Protocol):
@@ -86,7 +99,7 @@ def claim(
 
 
 def hand_back(*, process: Process, known: Collection[int]) -> int:
-    """Give back what this process holds and does not know of: claims whose commit it never heard about."""
+    """Give back what stands under this process and is not in its hands."""
     with transact():
         return Metadata.objects.hand_back(process=process, known=known)
 
@@ -97,10 +110,20 @@ def begin(delays: Mapping[int, float], *, process: Process) -> int:
         return Metadata.objects.begin(delays, process=process)
 
 
-def note_progress(progress: Mapping[int, Any], *, process: Process) -> int:
-    """Write down how far jobs say they are."""
-    with transact():
-        return Metadata.objects.note_progress(progress, process=process)
+def note_progress(progress: Mapping[int, Any], *, process: Process) -> dict[int, Any]:
+    """Write down how far jobs say they are; returns what has to wait, since somebody holds its row.
+
+    What the database refuses is dropped: no results wait for it.
+    """
+
+    def write(part: Sequence[tuple[int, Any]]) -> set[int]:
+        with transact():
+            return Metadata.objects.note_progress(dict(part), process=process)
+
+    parts = in_parts(list(progress.items()), write)
+    for (execution_id, _), error in parts.refused:
+        logger.warning("The progress of execution %d cannot be written and is dropped: %s", execution_id, error)
+    return {id_: progress[id_] for held in parts.results for id_ in held}
 
 
 def find_cancelled(*, process: Process) -> set[int]:
@@ -109,10 +132,16 @@ def find_cancelled(*, process: Process) -> set[int]:
     return set(asked.values_list("id", flat=True))
 
 
-def release(execution_ids: Collection[int], *, process: Process) -> int:
-    """Give back claims whose code never began: they count as nothing."""
+def release(execution_ids: Collection[int], *, process: Process) -> set[int]:
+    """Give back claims whose code never began; returns those that have to wait, since somebody holds their rows.
+
+    They count as nothing, however often that happens.
+    """
     with transact():
-        return Metadata.objects.release(execution_ids, process_ids=[process.pk])
+        given_back = Metadata.objects.release(execution_ids, process_ids=[process.pk], is_counted=False)
+        if given_back == len(execution_ids):
+            return set()
+        return Metadata.objects.unstarted(execution_ids, process=process)
 
 
 def execute(item: Claim, *, line: Line | None = None, run_async: RunAsync = asyncio.run) -> Outcome:
@@ -129,6 +158,8 @@ def execute(item: Claim, *, line: Line | None = None, run_async: RunAsync = asyn
     try:
         with scope.begin(str(item.correlation_id), root_correlation_id=item.root_correlation_id):
             return _call(item, workflow, line, run_async)
+    except LeftOpen as error:
+        return outcomes.failed(FailureType.OPEN_TRANSACTION, str(error))
     except BaseException as error:  # noqa: BLE001 - the one place where the project's code may raise anything
         return outcomes.raised(error, known=revealed())
     finally:
@@ -143,6 +174,8 @@ def _end_copies(home: int) -> None:
 
 def _call(item: Claim, workflow: Workflow, line: Line, run_async: RunAsync) -> Outcome:
     """Load the input, call the function, store what it returned; all three run code of the project."""
+    if item.problem:
+        return outcomes.failed(FailureType.BAD_INPUT, item.problem)
     try:
         value = workflow.input_type.load(item.input)
     except InvalidInput as error:
@@ -215,6 +248,7 @@ def _run_context(item: Claim, workflow: Workflow, line: Line) -> RunContext:
 
 
 def _claim_of(row: Taken, *, process: Process) -> Claim:
+    is_readable = not isinstance(row.input, Unreadable)
     return Claim(
         execution_id=row.id,
         process_id=process.pk,
@@ -222,7 +256,7 @@ def _claim_of(row: Taken, *, process: Process) -> Claim:
         external_id=row.manifest_external_id,
         correlation_id=row.external_id,
         workflow=row.workflow,
-        input=row.input,
+        input=row.input if is_readable else None,
         scheduled_for=row.scheduled_for,
         attempt=row.attempt,
         cron_expression=row.manifest__cron_expression or "",
@@ -232,4 +266,5 @@ def _claim_of(row: Taken, *, process: Process) -> Claim:
         root_execution_id=row.root_execution_id,
         causation_id=row.causation_id,
         root_correlation_id=row.root_correlation_id,
+        problem="" if is_readable else str(row.input),
     )

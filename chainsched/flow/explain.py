@@ -33,6 +33,8 @@ def explain(manifest_id: int, *, workflows: Collection[str], now: datetime) -> E
     code, reason = str(decision.reason), decision.in_words
     if facts.open_item is OpenItem.QUEUED:
         code, reason = _why_waiting(facts, workflows=workflows, now=now)
+    elif facts.open_item is OpenItem.PENDING and (stranded := _find_stranded(facts, workflows=workflows)):
+        code, reason = _without_worker(stranded)
     return Explanation(
         external_id=facts.external_id,
         code=code,
@@ -76,6 +78,16 @@ def _why_waiting(facts: Facts, *, workflows: Collection[str], now: datetime) -> 
     return str(Reason.PENDING), "it was dispatched this very moment"
 
 
+def _find_stranded(facts: Facts, *, workflows: Collection[str]) -> str | None:
+    """The workflow that it was dispatched for, if nobody can run that any more; recall will take it back."""
+    stranded = Metadata.objects.stranded(workflows).filter(manifest=facts.manifest_id)
+    return stranded.values_list("workflow", flat=True).first()
+
+
+def _without_worker(workflow: str) -> tuple[str, str]:
+    return "no_capable_worker", f"no live process can run {workflow!r}; start a worker that knows it"
+
+
 class _Load:
     """How many jobs are active, counted when somebody asks, and once."""
 
@@ -99,7 +111,7 @@ def _why_held(row: WorkQueue, load: _Load, *, workflows: Collection[str], now: d
     if row.group is not None and not row.group.is_enabled:
         return str(Reason.GROUP_DISABLED), "it is queued, but its group is disabled"
     if row.workflow not in workflows:
-        return "no_capable_worker", f"no live process can run {row.workflow!r}; start a worker that knows it"
+        return _without_worker(row.workflow)
     return _why_no_room(row, load)
 
 

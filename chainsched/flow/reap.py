@@ -65,7 +65,7 @@ def _release(rows: list[Metadata]) -> int:
         return 0
     holders = {row.process_id for row in rows if row.process_id is not None}
     with transact():
-        return Metadata.objects.release([row.id for row in rows], process_ids=holders)
+        return Metadata.objects.release([row.id for row in rows], process_ids=holders, is_counted=True)
 
 
 def _lost(row: Metadata) -> Finished:

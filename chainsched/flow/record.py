@@ -14,7 +14,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.db import OperationalError
+
 from chainsched.domain import outcomes
+from chainsched.domain.inputs import readable
 from chainsched.domain.outcomes import FailureType, Finished
 from chainsched.domain.retry import Surrender, TryAgain
 from chainsched.domain.states import (
@@ -26,6 +29,7 @@ from chainsched.domain.states import (
     may_become,
 )
 from chainsched.domain.tallies import NO_GROUP, Share, hour_of
+from chainsched.exceptions import InvalidInput
 from chainsched.flow.announce import announce_executions, announce_letters, report_failures, wake
 from chainsched.flow.arm import arm
 from chainsched.flow.dependents import EdgesMoved, Ended, find_continuations, mark_due, with_steady_edges
@@ -42,6 +46,7 @@ from chainsched.models import (
     Tally,
     WorkQueue,
     bulk,
+    locks,
 )
 from chainsched.models.among import among
 from chainsched.models.metadata import Attempt
@@ -73,14 +78,17 @@ class Recorded:
         self.unwritten += other.unwritten
 
 
-def record(finished: Sequence[Finished], *, now: datetime, by: Process | None = None) -> Recorded:
+def record(
+    finished: Sequence[Finished], *, now: datetime, by: Process | None = None, is_waiting: bool = True
+) -> Recorded:
     """Close the executions; those that somebody else closed first are named in the result as late.
 
     ``by`` is the process that ran them: only what it still holds is written, and nothing once it was declared lost.
-    Without it the caller speaks for a process that is gone.
+    Without it the caller speaks for a process that is gone. What somebody else holds, as in a long transaction, is
+    waited for for a moment or, without ``is_waiting``, not at all, and is then unwritten.
     """
     recorded = Recorded()
-    parts = in_parts(finished, lambda part: _record_part(part, by=by, now=now))
+    parts = in_parts(finished, lambda part: _record_part(part, by=by, now=now, is_waiting=is_waiting))
     for item, error in parts.refused:
         parts.results.append(_record_unwritable(item, error, by=by, now=now))
     for part in parts.results:
@@ -91,23 +99,29 @@ def record(finished: Sequence[Finished], *, now: datetime, by: Process | None = 
     return recorded
 
 
-def _record_part(finished: Sequence[Finished], *, by: Process | None, now: datetime) -> Recorded:
+def _record_part(
+    finished: Sequence[Finished], *, by: Process | None, now: datetime, is_waiting: bool = True
+) -> Recorded:
     def write() -> Recorded:
-        with transact():
-            return _record_once(finished, by=by, now=now)
+        with transact(is_hasty=True):
+            return _record_once(finished, by=by, now=now, is_waiting=is_waiting)
 
     try:
         recorded = with_steady_edges(write)
+    except OperationalError as error:
+        if not (is_waiting and locks.is_lock_timeout(error)):
+            raise
+        return _record_part(finished, by=by, now=now, is_waiting=False)
     except EdgesMoved:
         return Recorded(unwritten=[item.execution_id for item in finished])
     report_failures(finished, retried=recorded.retried, dead_lettered=recorded.dead_lettered)
     return recorded
 
 
-def _record_once(finished: Sequence[Finished], *, by: Process | None, now: datetime) -> Recorded:
+def _record_once(finished: Sequence[Finished], *, by: Process | None, now: datetime, is_waiting: bool) -> Recorded:
     by_id = {item.execution_id: item for item in finished}
-    locked = ManifestState.objects.lock_family(Metadata.objects.manifests_of(list(by_id)))
-    executions = _closable(by_id, by=by)
+    locked, unwritten = _lock(by_id, is_waiting=is_waiting)
+    executions = _closable({id_: item for id_, item in by_id.items() if id_ not in unwritten}, by=by)
     verdicts = judge(executions, by_id)
     final = [verdict for verdict in verdicts if verdict.is_final]
     _write_states(verdicts, now=now)
@@ -130,8 +144,24 @@ def _record_once(finished: Sequence[Finished], *, by: Process | None, now: datet
         ended=sorted(closed),
         retried=[verdict.execution.id for verdict in verdicts if not verdict.is_final],
         dead_lettered=[verdict.execution.id for verdict in verdicts if isinstance(verdict.follow_up, Surrender)],
-        late=[execution_id for execution_id in by_id if execution_id not in closed],
+        late=[execution_id for execution_id in by_id if execution_id not in {*closed, *unwritten}],
+        unwritten=sorted(unwritten),
     )
+
+
+def _lock(finished: Mapping[int, Finished], *, is_waiting: bool) -> tuple[list[int], set[int]]:
+    """Lock the states of all whom these ends concern; without waiting, also say for which of them that is not possible.
+
+    The executions themselves are locked after the states, as everywhere.
+    """
+    manifest_ids = Metadata.objects.manifests_of(list(finished))
+    if is_waiting:
+        return ManifestState.objects.lock_family(manifest_ids), set()
+    locked, kept_waiting = ManifestState.objects.lock_free_family(manifest_ids)
+    free = {row.id for row in Metadata.objects.lock_attempts(list(finished), is_waiting=False)}
+    held = Metadata.objects.filter(among(id=[id_ for id_ in finished if id_ not in free]))
+    of_held = Metadata.objects.filter(among(id=free), among(manifest=kept_waiting))
+    return locked, {*held.values_list("id", flat=True), *of_held.values_list("id", flat=True)}
 
 
 def _firing(final: Sequence[Verdict]) -> list[Verdict]:
@@ -145,9 +175,15 @@ def _firing(final: Sequence[Verdict]) -> list[Verdict]:
 
 
 def _record_unwritable(item: Finished, error: Exception, *, by: Process | None, now: datetime) -> Recorded:
-    """Close an execution whose result the database refused, with that refusal as its failure."""
+    """Close an execution whose result the database refused, with that refusal as its failure.
+
+    One whose input cannot be handed on to the next attempt has a bad input, and no next attempt.
+    """
     logger.error("The result of execution %d cannot be written: %s", item.execution_id, error)
-    outcome = outcomes.failed(FailureType.BAD_OUTPUT, f"The result could not be stored: {error}")
+    if isinstance(error, InvalidInput):
+        outcome = outcomes.failed(FailureType.BAD_INPUT, str(error))
+    else:
+        outcome = outcomes.failed(FailureType.BAD_OUTPUT, f"The result could not be stored: {error}")
     substitute = Finished(item.execution_id, outcome)
     parts = in_parts([substitute], lambda part: _record_part(part, by=by, now=now))
     for _, again in parts.refused:
@@ -241,7 +277,7 @@ def _retry(verdicts: Sequence[Verdict], *, now: datetime) -> None:
             scheduled_for=verdict.execution.scheduled_for,
             not_before=now + verdict.follow_up.delay,
             attempt=verdict.execution.attempt + 1,
-            input=inputs[verdict.execution.id],
+            input=readable(inputs[verdict.execution.id]),
             lineage=Lineage.of(verdict.execution),
         )
         for verdict in verdicts

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from chainsched.domain.answers import Resolved
+from chainsched.domain.inputs import Unreadable
 from chainsched.domain.states import DeadLetterStatus, Source
 from chainsched.flow.announce import announce_letters
 from chainsched.flow.arm import arm
@@ -24,6 +25,7 @@ from chainsched.models.base import with_person
 from chainsched.signals import dead_letter_resolved
 
 GONE = "its manifest is gone; acknowledge it"
+UNREADABLE = "its input cannot be read; acknowledge it, and trigger the manifest with an input that can"
 TREE_CANCELLED = "its tree was cancelled; acknowledge it, and trigger the manifest if it should run all the same"
 
 
@@ -48,7 +50,7 @@ def _retry(letter_ids: Collection[int], *, decision: Decision, now: datetime) ->
         letters, skipped, locked = _take(letter_ids)
         failed = Metadata.objects.in_bulk([letter.execution_id for letter in letters if letter.execution_id])
         hopeless = {letter.id: GONE for letter in letters if letter.manifest_id not in locked}
-        hopeless |= _of_cancelled_trees(letters, failed)
+        hopeless |= _of_cancelled_trees(letters, failed) | _without_input(letters, failed)
         known = {letter.id: letter for letter in letters if letter.id not in hopeless}
         _decide(known, DeadLetterStatus.RETRIED, decision, now=now)
         enqueue([_order(letter, failed.get(letter.execution_id or 0), now) for letter in known.values()], now=now)
@@ -83,6 +85,12 @@ def _of_cancelled_trees(letters: Sequence[DeadLetter], failed: Mapping[int, Meta
     trees = {letter_id: run.tree_id for letter_id, run in runs.items() if run is not None}
     cancelled = CancelledTree.objects.among(trees.values())
     return {letter_id: TREE_CANCELLED for letter_id, tree_id in trees.items() if tree_id in cancelled}
+
+
+def _without_input(letters: Sequence[DeadLetter], failed: Mapping[int, Metadata]) -> dict[int, str]:
+    """The letters whose run cannot be made again: what is stored as its input cannot be read."""
+    unreadable = {run.id for run in failed.values() if isinstance(run.input, Unreadable)}
+    return {letter.id: UNREADABLE for letter in letters if letter.execution_id in unreadable}
 
 
 def _take(letter_ids: Collection[int]) -> tuple[list[DeadLetter], dict[int, str], set[int]]:

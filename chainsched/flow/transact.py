@@ -28,17 +28,18 @@ FIRST_PAUSE = 0.05
 
 
 @contextlib.contextmanager
-def transact(*, is_patient: bool = False) -> Iterator[None]:
+def transact(*, is_patient: bool = False, is_hasty: bool = False) -> Iterator[None]:
     """A transaction on our database. Inside a caller's transaction it becomes a savepoint and changes nothing of it.
 
-    A patient one may wait and idle for minutes: for work that reads a project's own data on the way.
+    A patient one may wait and idle for minutes: for work that reads a project's own data on the way. A hasty one
+    gives up soon on a row that somebody holds.
     """
     alias = get_config().database
     connection = connections[alias]
     is_outermost = not connection.in_atomic_block
     with transaction.atomic(using=alias):
         if is_outermost:
-            locks.begin(connection, is_patient=is_patient)
+            locks.begin(connection, is_patient=is_patient, is_hasty=is_hasty)
         yield
 
 
@@ -63,7 +64,8 @@ def looking() -> Iterator[None]:
 class Parts(Generic[T, R]):
     """What became of the items: the results of the parts that were written, and the items that could not be.
 
-    ``refused`` are those that something is wrong with; ``busy`` those whose rows somebody else holds just now.
+    ``refused`` are those that something is wrong with; ``busy`` those whose rows somebody else holds just now, or
+    that the database cannot deal with.
     """
 
     results: list[R] = field(default_factory=list)
@@ -85,7 +87,7 @@ def in_parts(items: Sequence[T], write: Callable[[Sequence[T]], R]) -> Parts[T, 
         try:
             parts.results.append(persist(functools.partial(write, part)))
         except TRANSIENT as error:
-            if not locks.is_lock_timeout(error):
+            if not locks.is_about_rows(error):
                 raise
             if len(part) == 1:
                 parts.busy.append(part[0])
@@ -108,15 +110,15 @@ def _halves(part: Sequence[T]) -> list[Sequence[T]]:
 def persist(write: Callable[[], R]) -> R:
     """Write; what a busy database refused is written again, after a moment that grows and varies.
 
-    Not inside a caller's transaction, which is lost as a whole; nor for a lock that somebody holds, which has been
-    waited for already.
+    Not inside a caller's transaction, which is lost as a whole; nor for a lock that somebody holds or for what takes
+    too long, which has been waited for already.
     """
     for attempt in range(1, MAX_TRIES):
         try:
             return write()
         except TRANSIENT as error:
-            if connections[get_config().database].in_atomic_block or locks.is_lock_timeout(error):
+            if connections[get_config().database].in_atomic_block or locks.is_about_rows(error):
                 raise
-            logger.info("The database was busy (%s); trying again.", str(error).strip())
+            logger.debug("The database was busy (%s); trying again.", " ".join(str(error).split()))
             time.sleep(FIRST_PAUSE * 2**attempt * random.uniform(0.5, 1))  # noqa: S311 - spreads load
     return write()

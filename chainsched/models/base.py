@@ -10,8 +10,10 @@ from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.db import models, router
 from django.db.models import Q
+from django.db.models.fields.json import KeyTransform
 
 from chainsched.conf import get_config
+from chainsched.domain.inputs import read_document
 
 M = TypeVar("M", bound=models.Model)
 
@@ -54,6 +56,22 @@ def reference(to: type[models.Model] | str, *, related_name: str = "+", help_tex
         related_name=related_name,
         help_text=help_text,
     )
+
+
+class StoredInput(models.JSONField):
+    """A JSON field that reads what Python cannot, such as a number of 5,000 digits, as Unreadable.
+
+    Django's own raises, which costs all rows of a query for one. To migrations it is a field like any other.
+    """
+
+    def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
+        if value is None or isinstance(expression, KeyTransform):
+            return super().from_db_value(value, expression, connection)
+        return read_document(value)
+
+    def deconstruct(self) -> Any:
+        name, _, args, kwargs = super().deconstruct()
+        return name, "django.db.models.JSONField", args, kwargs
 
 
 def with_person(name: str) -> models.Prefetch[Any]:

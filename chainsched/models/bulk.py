@@ -23,6 +23,9 @@ from chainsched.conf import get_config
 
 Row = Mapping[str, Any]
 
+# The column of an unfolded table that says where a row stood: what is joined to it comes in an order of its own.
+PLACE = "place"
+
 
 @dataclass(frozen=True, slots=True)
 class Copied:
@@ -44,7 +47,7 @@ def insert(
     skip_conflicts: bool = False,
     copied: Copied | None = None,
 ) -> list[dict[str, Any]]:
-    """Insert the rows and return the named columns of those that were written.
+    """Insert the rows in their order, ids and all, and return the named columns of those that were written.
 
     With ``skip_conflicts`` a row that breaks a unique constraint is left out and so absent from the answer.
     All rows name the same columns; those they neither name nor copy get the field's default.
@@ -69,7 +72,7 @@ def insert(
     # SQLite needs WHERE to tell the conflict clause of an INSERT … SELECT from a join.
     sql = (
         f"INSERT INTO {table} ({_list(connection, columns)}) "  # noqa: S608 - names come from the models
-        f"SELECT {values} FROM {unfolded}{joined} WHERE true{conflict} "
+        f"SELECT {values} FROM {unfolded}{joined} WHERE true ORDER BY v.{PLACE}{conflict} "
         f"RETURNING {_list(connection, _columns(model, returning))}"
     )
     return _fetch(connection, sql, parameters, returning)
@@ -149,11 +152,14 @@ def _unfold(
     if connection.vendor == "postgresql":
         folded = [dict(zip(names, row, strict=True)) for row in rows]
         typed = _typed(connection, fields, names)
-        return f"json_to_recordset(%s::json) AS v({typed})", json.dumps(folded, cls=_Encoder)
+        listed = _list(connection, [*names, PLACE])
+        unfolded = f"ROWS FROM (json_to_recordset(%s::json) AS ({typed})) WITH ORDINALITY AS v({listed})"
+        return unfolded, json.dumps(folded, cls=_Encoder)
     quoted = [connection.ops.quote_name(name) for name in names]
     picked = ", ".join(f"json_extract(value, '$[{index}]') AS {name}" for index, name in enumerate(quoted))
     values = [[_as_sqlite(connection, field, value) for field, value in zip(fields, row, strict=True)] for row in rows]
-    return f"(SELECT {picked} FROM json_each(%s)) AS v", json.dumps(values)  # noqa: S608 - names come from the models
+    unfolded = f"(SELECT {picked}, key AS {PLACE} FROM json_each(%s)) AS v"  # noqa: S608 - names come from the models
+    return unfolded, json.dumps(values)
 
 
 def _compare(

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 LOCK_TIMEOUT = "3s"
+# For those who can come back to a row that somebody holds, and have others to write meanwhile.
+SHORT_LOCK_TIMEOUT = "500ms"
 STATEMENT_TIMEOUT = "60s"
 # A process that freezes inside a transaction loses it, so that nobody waits for it longer than this.
 IDLE_TIMEOUT = "10s"
@@ -16,9 +18,12 @@ PATIENCE = "10min"
 # makes statements seem dear enough to be compiled, which takes longer than they do; hence the last.
 BY_INDEX = {"enable_seqscan": "off", "jit": "off"}
 LOCK_NOT_AVAILABLE = "55P03"
+QUERY_CANCELED = "57014"
+# What PostgreSQL finds broken, as a damaged value, begins with this.
+INTERNAL_ERROR = "XX"
 
 
-def begin(connection: BaseDatabaseWrapper, *, is_patient: bool = False) -> None:
+def begin(connection: BaseDatabaseWrapper, *, is_patient: bool = False, is_hasty: bool = False) -> None:
     """The first statement of a transaction.
 
     PostgreSQL: bound every wait, and let the planner use the indexes, for this transaction only, so that a pooler
@@ -28,7 +33,8 @@ def begin(connection: BaseDatabaseWrapper, *, is_patient: bool = False) -> None:
     """
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":
-            waits = [PATIENCE] * 3 if is_patient else [LOCK_TIMEOUT, STATEMENT_TIMEOUT, IDLE_TIMEOUT]
+            lock_timeout = SHORT_LOCK_TIMEOUT if is_hasty else LOCK_TIMEOUT
+            waits = [PATIENCE] * 3 if is_patient else [lock_timeout, STATEMENT_TIMEOUT, IDLE_TIMEOUT]
             names = ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout")
             settings = dict(zip(names, waits, strict=True)) | ({} if is_patient else BY_INDEX)
             calls = ", ".join(["set_config(%s, %s, true)"] * len(settings))
@@ -56,4 +62,14 @@ def turn_wal_on(connection: BaseDatabaseWrapper) -> None:
 
 def is_lock_timeout(error: Exception) -> bool:
     """Whether PostgreSQL gave up waiting for a row that somebody else holds."""
-    return getattr(error.__cause__, "sqlstate", None) == LOCK_NOT_AVAILABLE
+    return _sqlstate(error) == LOCK_NOT_AVAILABLE
+
+
+def is_about_rows(error: Exception) -> bool:
+    """Whether other rows may fare better: one is held or broken, or they are too many for the time that there is."""
+    state = _sqlstate(error)
+    return state in (LOCK_NOT_AVAILABLE, QUERY_CANCELED) or state.startswith(INTERNAL_ERROR)
+
+
+def _sqlstate(error: Exception) -> str:
+    return getattr(error.__cause__, "sqlstate", None) or ""

@@ -91,6 +91,12 @@ class ManifestQuerySet(models.QuerySet["Manifest"]):
         dependents = self.firing_after(list(manifest_ids)).order_by().values("id")
         return dependents, self.beside(manifest_ids).order_by().values("id")
 
+    def kept_waiting(self, manifest_ids: Collection[int], *, by: Collection[int]) -> set[int]:
+        """Those of these that are among others, or are parents or siblings of one of them."""
+        parents = {id_ for id_ in self.filter(among(id=by)).values_list("depends_on_id", flat=True) if id_ is not None}
+        siblings = self.filter(among(id=manifest_ids), among(depends_on=parents)).values_list("id", flat=True)
+        return {*by, *parents, *(siblings if parents else ())}.intersection(manifest_ids)
+
 
 _ReadingManager = PinnedManager.from_queryset(ManifestQuerySet)
 

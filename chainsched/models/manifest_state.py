@@ -38,9 +38,22 @@ class ManifestStateQuerySet(models.QuerySet["ManifestState"]):
         All in id order, in one statement. Who belongs to the family is read before it, because PostgreSQL would read
         every state to join them; the caller looks again after the lock.
         """
+        return self.lock(self._family_of(manifest_ids))
+
+    def lock_free_family(self, manifest_ids: Collection[int]) -> tuple[list[int], set[int]]:
+        """The same without waiting: what is locked, and whom of these manifests somebody else keeps waiting.
+
+        That is whoever is held, or has a relative that is.
+        """
+        family = self.filter(among(manifest=self._family_of(manifest_ids))).order_by("manifest_id")
+        free = family.select_for_update(no_key=True, skip_locked=True)
+        locked = list(free.values_list("manifest_id", flat=True))
+        held = set(family.values_list("manifest_id", flat=True)) - set(locked)
+        return locked, Manifest.objects.using(self.db).kept_waiting(manifest_ids, by=held) if held else set()
+
+    def _family_of(self, manifest_ids: Collection[int]) -> set[int]:
         dependents, continuations = Manifest.objects.using(self.db).family_of(manifest_ids)
-        relatives = [row["id"] for row in dependents.union(continuations).order_by()]
-        return self.lock({*manifest_ids, *relatives})
+        return {*manifest_ids, *(row["id"] for row in dependents.union(continuations).order_by())}
 
     def note_debts(self, manifest_ids: Iterable[int]) -> None:
         """Note anew which of these manifests continuations of their parent have to wait for.
@@ -96,9 +109,12 @@ class ManifestStateQuerySet(models.QuerySet["ManifestState"]):
         rows = self.filter(manifest__in=manifest_ids, next_run_at__isnull=True).order_by("manifest_id")
         return list(rows.select_for_update(no_key=True, skip_locked=True).values_list("manifest_id", flat=True))
 
-    def next_alarm(self, *, after: datetime) -> datetime | None:
-        """The next alarm to come. One that has come and is still there is in somebody else's hands."""
-        armed = self.filter(next_run_at__gt=after).order_by("next_run_at")
+    def next_alarm(self, *, after: datetime, until: datetime) -> datetime | None:
+        """The next alarm to come up to then. One that has come and is still there is in somebody else's hands.
+
+        There is an end to it because SQL can set an alarm for infinity, which cannot be read.
+        """
+        armed = self.filter(next_run_at__gt=after, next_run_at__lte=until).order_by("next_run_at")
         return armed.values_list("next_run_at", flat=True).first()
 
     def forget_wishes(self, manifest_ids: Collection[int]) -> list[int]:

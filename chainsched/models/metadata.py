@@ -15,7 +15,7 @@ from chainsched.domain.states import ACTIVE_STATES, TERMINAL_STATES, ExecutionSt
 from chainsched.exceptions import ExecutionIsFinal
 from chainsched.models import bulk, guard
 from chainsched.models.among import among
-from chainsched.models.base import PinnedManager, choices, one_of, reference, values
+from chainsched.models.base import PinnedManager, StoredInput, choices, one_of, reference, values
 from chainsched.models.clock import database_now
 from chainsched.models.doors import ExecutionActions
 from chainsched.models.manifest import Manifest
@@ -115,39 +115,57 @@ class MetadataQuerySet(models.QuerySet["Metadata"]):
         taken = self.in_progress().filter(among(id=ids), process=process)
         return [Taken(*row) for row in taken.in_claim_order().values_list(*Taken._fields)]
 
+    def _free_claims(self, execution_ids: Iterable[int], *, process_ids: Collection[int]) -> MetadataQuerySet:
+        """Lock those of these that the processes hold, but wait for nobody: a worker has others to write for."""
+        held = self.in_progress().filter(among(id=execution_ids), process__in=process_ids)
+        return held.order_by("id").select_for_update(no_key=True, skip_locked=True)
+
     def begin(self, delays: Mapping[int, float], *, process: Process) -> int:
-        """Note when the code of claims began: so many seconds after the claim."""
-        mine = self.in_progress().filter(process=process, id__in=list(delays), started_at__isnull=True)
+        """Note when the code of claims began: so many seconds after the claim. It will be noted anyway when it ends."""
+        unnoted = self._free_claims(delays, process_ids=[process.pk]).filter(started_at__isnull=True)
         rows = [
             {"id": id_, "started_at": claimed_at + timedelta(seconds=delays[id_])}
-            for id_, claimed_at in mine.values_list("id", "claimed_at")
+            for id_, claimed_at in unnoted.values_list("id", "claimed_at")
             if claimed_at is not None
         ]
-        expected = {"state": ExecutionState.IN_PROGRESS, "process": process.pk}
-        return len(bulk.update(Metadata, rows, where=expected))
+        return len(bulk.update(Metadata, rows))
 
     def note_start(self, execution_id: int, *, at: datetime) -> None:
         """Note that the code of one claim has begun, unless that is known; no earlier than it was claimed."""
         begun = self.in_progress().filter(id=execution_id, started_at__isnull=True)
         begun.update(started_at=Greatest(Coalesce("claimed_at", Value(at)), Value(at)))
 
-    def note_progress(self, progress: Mapping[int, Any], *, process: Process) -> int:
-        """Show how far executions say they are, as long as they are this process's own."""
-        rows = [{"id": id_, "progress": document} for id_, document in progress.items()]
-        expected = {"state": ExecutionState.IN_PROGRESS, "process": process.pk}
-        return len(bulk.update(Metadata, rows, where=expected))
+    def note_progress(self, progress: Mapping[int, Any], *, process: Process) -> set[int]:
+        """Show how far executions of this process say they are; returns those whose rows somebody else holds."""
+        free = list(self._free_claims(progress, process_ids=[process.pk]).values_list("id", flat=True))
+        bulk.update(Metadata, [{"id": id_, "progress": progress[id_]} for id_ in free])
+        if len(free) == len(progress):
+            return set()
+        own = self.in_progress().filter(among(id=progress), process=process)
+        return set(own.values_list("id", flat=True)).difference(free)
 
     def hand_back(self, *, process: Process, known: Collection[int]) -> int:
-        """Give back what a process holds without knowing of it, and so cannot have begun."""
+        """Give back what stands under a process and is not in its hands.
+
+        That is a claim it never heard of, or an end that a server which took another's place has forgotten.
+        """
         strays = self.in_progress().filter(process=process).exclude(id__in=known)
         return strays.update(state=ExecutionState.PENDING, process=None, claimed_at=None, started_at=None)
 
-    def release(self, execution_ids: Iterable[int], *, process_ids: Collection[int]) -> int:
-        """Give back claims whose run never began."""
-        unstarted = self.in_progress().filter(
-            id__in=list(execution_ids), process__in=process_ids, started_at__isnull=True
-        )
-        return unstarted.update(state=ExecutionState.PENDING, process=None, claimed_at=None)
+    def release(self, execution_ids: Iterable[int], *, process_ids: Collection[int], is_counted: bool) -> int:
+        """Give back claims whose run never began, and count them if they should not come back too often.
+
+        What somebody holds just now stays as it is.
+        """
+        free = self._free_claims(execution_ids, process_ids=process_ids).filter(started_at__isnull=True)
+        unstarted = self.filter(among(id=free.values_list("id", flat=True)))
+        claims = F("claims") if is_counted else Greatest(F("claims") - 1, Value(0))
+        return unstarted.update(state=ExecutionState.PENDING, process=None, claimed_at=None, claims=claims)
+
+    def unstarted(self, execution_ids: Iterable[int], *, process: Process) -> set[int]:
+        """Those of these that a process has claimed and that have not begun."""
+        claimed = self.in_progress().filter(among(id=execution_ids), process=process, started_at__isnull=True)
+        return set(claimed.values_list("id", flat=True))
 
     def lock_active_of(self, manifest_ids: Collection[int]) -> list[Metadata]:
         """Lock what these manifests have pending or running, so that nobody claims or ends it meanwhile."""
@@ -159,11 +177,12 @@ class MetadataQuerySet(models.QuerySet["Metadata"]):
         rows = self.active().filter(among(id=execution_ids)).order_by("id")
         return list(rows.select_for_update(no_key=True))
 
-    def lock_attempts(self, execution_ids: Collection[int]) -> list[Attempt]:
-        """Lock the rows, ended or not, in id order."""
+    def lock_attempts(self, execution_ids: Collection[int], *, is_waiting: bool = True) -> list[Attempt]:
+        """Lock the rows, ended or not, in id order; without waiting, only those that nobody holds."""
         # Not only active(): on a table without statistics PostgreSQL would look for the ids among all that is active.
-        rows = self.filter(among(id=execution_ids)).order_by("id").select_for_update(no_key=True)
-        return [Attempt(*row) for row in rows.values_list(*Attempt._fields)]
+        rows = self.filter(among(id=execution_ids)).order_by("id")
+        free = rows.select_for_update(no_key=True, skip_locked=not is_waiting)
+        return [Attempt(*row) for row in free.values_list(*Attempt._fields)]
 
     def request_cancel(self, execution_ids: Collection[int], *, reason: str) -> list[int]:
         """Ask executions that have not ended to stop; returns those that were not asked before."""
@@ -218,8 +237,23 @@ class MetadataQuerySet(models.QuerySet["Metadata"]):
         return deleted
 
     def delete(self) -> NoReturn:
-        """Refuse: only retention removes executions, through its own door."""
+        """Refuse: only retention removes executions, through its own door, and recall those that nobody has begun."""
         raise ExecutionIsFinal("Executions are an audit trail and are removed by retention only, not by delete().")
+
+    def stranded(self, workflows: Collection[str]) -> MetadataQuerySet:
+        """Pending executions that run none of these workflows, the oldest first."""
+        return self.pending().exclude(workflow__in=workflows).order_by("id")
+
+    def lock_unclaimed(self, execution_ids: Collection[int]) -> list[Metadata]:
+        """Lock those that are still pending, in id order, passing over what a worker is claiming; without payloads."""
+        payloads = ("input", "output", "progress", "failure_traceback")
+        rows = self.pending().filter(among(id=execution_ids)).order_by("id").defer(*payloads)
+        return list(rows.select_for_update(skip_locked=True))
+
+    def withdraw(self, execution_ids: Collection[int]) -> int:
+        """Delete executions that nobody has begun; only ``flow.recall`` may. Returns how many."""
+        deleted, _ = models.QuerySet.delete(self.pending().filter(among(id=execution_ids)))
+        return deleted
 
 
 class Metadata(ExecutionActions, models.Model):
@@ -246,7 +280,7 @@ class Metadata(ExecutionActions, models.Model):
     attempt = models.PositiveIntegerField(default=1, help_text="Which attempt it is, counted from 1.")
     claims = models.PositiveIntegerField(default=0, help_text="How often a process took it; more than once is a sign.")
     timeout_seconds = models.PositiveIntegerField(null=True, blank=True, help_text="How long it may run.")
-    input = models.JSONField(null=True, blank=True, help_text="What the workflow was called with.")
+    input = StoredInput(null=True, blank=True, help_text="What the workflow was called with.")
     output = models.JSONField(null=True, blank=True, help_text="What the workflow returned.")
     scheduled_for = models.DateTimeField(help_text="The time it was due.")
     created_at = models.DateTimeField(help_text="When it was dispatched.")

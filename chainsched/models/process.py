@@ -25,17 +25,18 @@ class ProcessQuerySet(models.QuerySet["Process"]):
     def alive(self, *, beaten_since: datetime) -> ProcessQuerySet:
         return self.trusted().filter(heartbeat_at__gte=beaten_since)
 
+    def heard(self, *, since: datetime) -> ProcessQuerySet:
+        """Those that gave a sign of life since then, also if they have stopped meanwhile."""
+        return self.filter(heartbeat_at__gte=since)
+
     def ended(self, *, before: datetime) -> ProcessQuerySet:
         """Those that stopped or were declared lost before this time."""
         return self.filter(Q(stopped_at__lt=before) | Q(lost_at__lt=before))
 
-    def beat(
-        self, process: Process, *, now: datetime, expired_before: datetime, turns: Mapping[str, datetime] | None = None
-    ) -> bool:
-        """Renew the lease and note when its loops last turned; False if it had run out or was taken away."""
-        mine = self.trusted().filter(pk=process.pk, heartbeat_at__gte=expired_before)
+    def beat(self, process: Process, *, now: datetime, turns: Mapping[str, datetime] | None = None) -> bool:
+        """Renew the lease and note when its loops last turned; False if it was taken away or given back."""
         turned = {name: at.isoformat() for name, at in (turns or {}).items()}
-        return mine.update(heartbeat_at=now, turns=turned) == 1
+        return self.trusted().filter(pk=process.pk).update(heartbeat_at=now, turns=turned) == 1
 
     def declare_lost(self, *, expired_before: datetime, now: datetime) -> int:
         """Take the lease from those whose last beat is too old; the condition is checked again by the write."""

@@ -1,13 +1,20 @@
-"""Other sessions of the database: who holds a transaction open."""
+"""Sessions of the database: who holds a transaction open, and whether they may write."""
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from django.db import connections
+from django.db import Error, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from chainsched.conf import get_config
+
+# As PostgreSQL's own library counts them.
+IN_TRANSACTION, IN_FAILED_TRANSACTION = 2, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,3 +39,52 @@ def oldest_transaction() -> Session | None:
         )
         found = cursor.fetchone()
     return Session(*found) if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What keeps our database from taking writes, if anything does."""
+
+    is_standby: bool = False
+    is_read_only: bool = False
+
+
+def access() -> Access:
+    """Whether new transactions may write, as far as PostgreSQL tells; not whether the present one may."""
+    connection = connections[get_config().database]
+    if connection.vendor != "postgresql":
+        return Access()
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_is_in_recovery(), current_setting('default_transaction_read_only')::boolean")
+        return Access(*cursor.fetchone())
+
+
+def is_in_transaction(connection: BaseDatabaseWrapper) -> bool:
+    """Whether a transaction is open in which something may have been written, however it was begun.
+
+    Django knows of its own alone, and not of one that is open since autocommit is off, or by a plain BEGIN.
+    """
+    session: Any = connection.connection
+    if connection.in_atomic_block or session is None:
+        return connection.in_atomic_block
+    if connection.vendor == "sqlite":
+        # One that was closed past Django is in none.
+        with contextlib.suppress(sqlite3.ProgrammingError):
+            return bool(session.in_transaction)
+    if connection.vendor == "postgresql":
+        status = session.info.transaction_status
+        return status == IN_FAILED_TRANSACTION or (status == IN_TRANSACTION and _may_have_written(connection))
+    return False
+
+
+def _may_have_written(connection: BaseDatabaseWrapper) -> bool:
+    """Whether more than reading was done. Without autocommit, reading alone begins a transaction on PostgreSQL."""
+    if connection.autocommit:
+        return True
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_current_xact_id_if_assigned() IS NOT NULL")
+            return bool(cursor.fetchone()[0])
+    except Error:
+        # The session is gone, and what was written with it.
+        return True

@@ -12,6 +12,7 @@ from django.db.models import F, Q
 
 from chainsched.domain.states import SOURCES_PAST_DISABLED, QueueStatus, Source
 from chainsched.models import bulk
+from chainsched.models.among import among
 from chainsched.models.base import PinnedManager, choices, one_of, reference
 from chainsched.models.doors import QueueActions
 from chainsched.models.manifest import Manifest
@@ -122,10 +123,25 @@ class WorkQueueQuerySet(models.QuerySet["WorkQueue"]):
         expected = {"status": QueueStatus.QUEUED, "source": Source.DEPENDENCY, "attempt": 1}
         return bulk.update(WorkQueue, lineages, key="manifest", where=expected)
 
-    def next_not_before(self, *, after: datetime) -> datetime | None:
-        """When the next row that waits for its time may be dispatched."""
-        waiting = self.queued().filter(not_before__gt=after).order_by("not_before")
+    def next_not_before(self, *, after: datetime, until: datetime) -> datetime | None:
+        """When the next row that waits for its time up to then may be dispatched.
+
+        There is an end to it because SQL can let a row wait until infinity, which cannot be read.
+        """
+        waiting = self.queued().filter(not_before__gt=after, not_before__lte=until).order_by("not_before")
         return waiting.values_list("not_before", flat=True).first()
+
+    def waiting_of(self, manifest_ids: Collection[int]) -> set[int | None]:
+        """Which of these manifests have a row that waits."""
+        return set(self.queued().filter(among(manifest=manifest_ids)).values_list("manifest_id", flat=True))
+
+    def requeue(self, claims: Mapping[int, int]) -> list[int]:
+        """Let rows that were dispatched wait again, at the place they had, and note how often each was taken."""
+        rows = [
+            {"id": id_, "status": QueueStatus.QUEUED, "execution": None, "claims": taken}
+            for id_, taken in claims.items()
+        ]
+        return bulk.update(WorkQueue, rows, where={"status": QueueStatus.DISPATCHED})
 
 
 class WorkQueue(QueueActions, models.Model):
@@ -148,6 +164,9 @@ class WorkQueue(QueueActions, models.Model):
     not_before = models.DateTimeField(null=True, blank=True, help_text="It is not dispatched before this time.")
     scheduled_for = models.DateTimeField(help_text="The time it was due.")
     attempt = models.PositiveIntegerField(default=1, help_text="Which attempt it will be, counted from 1.")
+    claims = models.PositiveIntegerField(
+        default=0, db_default=0, help_text="How often processes took it before it came back to the queue."
+    )
     max_retries = models.PositiveIntegerField(
         null=True, blank=True, help_text="For a job without a manifest: failures until it is given up."
     )

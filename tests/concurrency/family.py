@@ -13,6 +13,7 @@ from chainsched.flow.dispatch import dispatch
 from chainsched.flow.evaluate import evaluate
 from chainsched.flow.execute import claim, hand_back
 from chainsched.flow.reap import reap
+from chainsched.flow.recall import recall
 from chainsched.flow.record import record
 from chainsched.models import DeadLetter, Manifest, ManifestGroup, Metadata, Process
 from chainsched.registry import registry
@@ -153,6 +154,10 @@ class Family:
 
     def reap(self) -> Any:
         return reap(now=self.bench.now)
+
+    def recall(self) -> int:
+        """By somebody who has heard of no worker."""
+        return recall(workflows=[], now=self.bench.now).queued
 
     def activate(self) -> Call:
         """The parent's run wakes the dormant child."""

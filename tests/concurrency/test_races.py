@@ -13,7 +13,7 @@ from chainsched.models import Loop, Manifest, ManifestGroup, ManifestState, Meta
 from chainsched.models.clock import database_now
 from chainsched.models.loop import DISPATCH
 from tests.concurrency.family import Call, Family, adopt, depend, join_group, remove
-from tests.concurrency.interleaving import Actor, actors, interleave
+from tests.concurrency.interleaving import PATIENCE, Actor, actors, interleave
 from tests.concurrency.threads import at_once
 from tests.drive import manifest, new_bench
 from tests.factories import make_dependent, make_execution, make_manifest, make_process, make_queue_row
@@ -26,6 +26,13 @@ pytestmark = [pytest.mark.postgres, pytest.mark.django_db(transaction=True)]
 def family() -> Iterator[Family]:
     with new_bench() as bench:
         yield Family(bench)
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nobody give up a lock because whoever holds it was slow to be told to go on."""
+    monkeypatch.setattr(locks, "LOCK_TIMEOUT", f"{PATIENCE}s")
+    monkeypatch.setattr(locks, "IDLE_TIMEOUT", f"{PATIENCE}s")
 
 
 @pytest.fixture(autouse=True)
@@ -49,6 +56,22 @@ def test_dispatcher_against_dispatcher_with_room_for_one(family):
     tried = interleave(family.bench, family.dispatch, family.dispatch)
     assert {sum(answers) for answers in tried.answers} == {1}
     assert tried.waits > 5, "the second turn waits for the first"
+
+
+@pytest.mark.parametrize("is_turned", [False, True])
+def test_worker_against_recall(family, is_turned):
+    """Whoever locks an execution first has it; the other passes over it."""
+    family.members_are_dispatched()
+    calls: list[Call] = [lambda: len(family.claim()()), family.recall]
+    tried = interleave(family.bench, *(reversed(calls) if is_turned else calls))
+    assert set(tried.answers) == {(0, 2), (2, 0)}
+    assert tried.waits == 0, "neither waits for the other"
+
+
+def test_recall_against_recall(family):
+    family.members_are_dispatched()
+    tried = interleave(family.bench, family.recall, family.recall)
+    assert {sum(answers) for answers in tried.answers} == {2}
 
 
 def test_worker_against_worker(family):
@@ -103,6 +126,7 @@ NAMED = [
     Race("reap", "record", Family.worker_is_silent, lambda f: (f.reap, f.record("a", "parent"))),
     Race("record", "reap", Family.worker_is_silent, lambda f: (f.record("a", "parent"), f.reap)),
     Race("activate", "reap", Family.worker_is_silent, lambda f: (f.activate(), f.reap)),
+    Race("recall", "cancel", Family.members_are_dispatched, lambda f: (f.recall, manifest("a").cancel)),
 ]
 OTHERS = [
     Race("cancel", "record of the parent", Family.all_run, lambda f: (manifest("a").cancel, f.record("parent"))),
@@ -134,6 +158,12 @@ OTHERS = [
     Race("reap", "claim", Family.worker_is_silent_before_it_claims, lambda f: (f.reap, f.claim())),
     Race("reap", "hand back", Family.worker_is_silent, lambda f: (f.reap, f.hand_back)),
     Race("reap", "reap", Family.worker_is_silent, lambda f: (f.reap, f.reap)),
+    Race("recall", "dispatch", Family.members_are_dispatched, lambda f: (f.recall, f.dispatch)),
+    Race("recall", "trigger", Family.members_are_dispatched, lambda f: (f.recall, manifest("a").trigger)),
+    Race("recall", "remove", Family.members_are_dispatched, lambda f: (f.recall, remove("a"))),
+    Race("recall", "disable of a group", Family.members_are_dispatched, lambda f: (f.recall, f.group.disable)),
+    Race("recall", "edit", Family.members_are_dispatched, lambda f: (f.recall, depend("a", on="parent", priority=9))),
+    Race("recall", "reap", Family.worker_is_silent_before_it_claims, lambda f: (f.recall, f.reap)),
     Race("activate", "record", Family.parent_runs, lambda f: (f.activate(), f.record("parent"))),
     Race("activate", "trigger", Family.parent_runs, lambda f: (f.activate(), manifest("dormant").trigger)),
     Race("activate", "remove", Family.parent_runs, lambda f: (f.activate(), remove("dormant"))),

@@ -112,6 +112,7 @@ def members(first: int, last: int) -> set[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_two_processes_that_seed_the_same_five_thousand_at_once_make_five_thousand_rows(processes):
     """3,333 extracts, every second one with its load, and an anchor; twenty times from nothing."""
     numbers = (0, 3333)

@@ -8,6 +8,7 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
 from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
 
 from chainsched import Every, ManifestItem
 from chainsched.domain import outcomes
@@ -18,10 +19,12 @@ from chainsched.flow.commission import commission
 from chainsched.flow.declare import Schedules
 from chainsched.flow.dispatch import dispatch
 from chainsched.flow.evaluate import evaluate
-from chainsched.flow.execute import claim
+from chainsched.flow.execute import begin, claim, note_progress, release
 from chainsched.flow.record import record
 from chainsched.flow.seed import seed
-from chainsched.models import Errand, Manifest, ManifestState, Metadata, WorkQueue
+from chainsched.flow.transact import transact
+from chainsched.models import Errand, Loop, Manifest, ManifestState, Metadata, WorkQueue, locks
+from chainsched.models.loop import DISPATCH
 from tests.concurrency.threads import at_once
 from tests.factories import (
     NOW,
@@ -215,15 +218,23 @@ def test_a_cancel_and_a_claim_at_once_end_in_one_of_two_ways(repetition):
         assert cancelled.pending == 1
 
 
-@pytest.mark.postgres
-def test_one_held_manifest_delays_its_own_result_alone(monkeypatch):
-    from chainsched.models import locks  # noqa: PLC0415
+@pytest.fixture
+def impatience(monkeypatch):
+    """Rows that somebody else holds are waited for a moment only."""
+    for name in ("LOCK_TIMEOUT", "SHORT_LOCK_TIMEOUT"):
+        monkeypatch.setattr(locks, name, "200ms")
 
-    monkeypatch.setattr(locks, "LOCK_TIMEOUT", "200ms")
+
+def run_some(number):
+    """A process, and so many executions that it runs."""
     process = make_process()
-    running = [
-        make_execution(make_manifest(state={}), state=ExecutionState.IN_PROGRESS, process=process) for _ in range(6)
-    ]
+    in_progress = {"state": ExecutionState.IN_PROGRESS, "process": process}
+    return process, [make_execution(make_manifest(state={}), **in_progress) for _ in range(number)]
+
+
+@pytest.mark.postgres
+def test_one_held_manifest_delays_its_own_result_alone(impatience):
+    process, running = run_some(6)
     results = [Finished(execution.id, outcomes.completed(None)) for execution in running]
     with transaction.atomic():
         ManifestState.objects.lock([running[2].manifest_id or 0])
@@ -234,22 +245,86 @@ def test_one_held_manifest_delays_its_own_result_alone(monkeypatch):
 
 
 @pytest.mark.postgres
+def test_held_rows_are_waited_for_once_however_many_there_are(impatience):
+    process, running = run_some(20)
+    results = [Finished(execution.id, outcomes.completed(None)) for execution in running]
+    held, free = running[3:9], [*running[:3], *running[9:]]
+
+    def record_them():
+        with CaptureQueriesContext(connection) as queries:
+            recorded = record(results, by=process, now=NOW)
+        return recorded, len([query for query in queries if "lock_timeout" in query["sql"]])
+
+    with transaction.atomic():
+        ManifestState.objects.lock([execution.manifest_id or 0 for execution in held])
+        ((recorded, transactions),) = at_once(record_them)
+    assert recorded.unwritten == [execution.id for execution in held]
+    assert recorded.ended == [execution.id for execution in free]
+    assert transactions == 2, "one that waited, and one that passed them over"
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("relative", ["dependent", "continuation"])
+def test_a_result_waits_while_somebody_holds_a_relative(relative):
+    parent = make_manifest(state={})
+    child = make_dependent(parent)
+    joined = make_dependent(parent, is_fan_in_continuation=True)
+    process, (stranger,) = run_some(1)
+    ended = make_execution(
+        parent if relative == "dependent" else child, state=ExecutionState.IN_PROGRESS, process=process
+    )
+    results = [Finished(execution.id, outcomes.completed(None)) for execution in (ended, stranger)]
+    with transaction.atomic():
+        ManifestState.objects.lock([(child if relative == "dependent" else joined).id])
+        (recorded,) = at_once(lambda: record(results, by=process, now=NOW, is_waiting=False))
+    assert (recorded.unwritten, recorded.ended) == ([ended.id], [stranger.id])
+    assert record(results[:1], by=process, now=NOW, is_waiting=False).ended == [ended.id]
+
+
+@pytest.mark.postgres
+def test_one_held_execution_delays_its_own_beginning_and_release_alone():
+    process, running = run_some(2)
+    Metadata.objects.update(claimed_at=NOW)
+    held, free = (execution.id for execution in running)
+    with transaction.atomic():
+        Metadata.objects.lock_active([held])
+        at_once(lambda: begin({held: 1.0, free: 1.0}, process=process))
+        assert set(Metadata.objects.filter(started_at__isnull=True).values_list("id", flat=True)) == {held}
+        Metadata.objects.update(started_at=None)
+    with transaction.atomic():
+        Metadata.objects.lock_active([held])
+        assert at_once(lambda: release([held, free], process=process)) == [{held}]
+    assert release([held], process=process) == set()
+    assert Metadata.objects.pending().count() == 2
+
+
+@pytest.mark.postgres
+def test_one_held_execution_delays_its_own_progress_alone(impatience):
+    process, running = run_some(3)
+    told = {execution.id: {"done": execution.id} for execution in running}
+    held = running[1].id
+    with transaction.atomic():
+        Metadata.objects.lock_active([held])
+        (waiting,) = at_once(lambda: note_progress(told, process=process))
+    assert waiting == {held: told[held]}
+    assert set(Metadata.objects.filter(progress__isnull=True).values_list("id", flat=True)) == {held}
+    assert note_progress(waiting, process=process) == {}
+    assert Metadata.objects.get(id=held).progress == told[held]
+
+
+@pytest.mark.postgres
 def test_a_dispatcher_that_freezes_in_its_turn_is_replaced(monkeypatch):
     """Its transaction idles until the database ends it; whoever waits for the Loop row goes on."""
-    from chainsched.models import locks  # noqa: PLC0415
-
-    monkeypatch.setattr(locks, "IDLE_TIMEOUT", "500ms")
     make_queue_row(make_manifest(state={}))
-    from chainsched.flow.transact import transact  # noqa: PLC0415
-    from chainsched.models import Loop  # noqa: PLC0415
-    from chainsched.models.loop import DISPATCH  # noqa: PLC0415
-
     frozen = connection.copy()
     try:
         frozen.set_autocommit(False)
-        locks.begin(frozen)
         with frozen.cursor() as cursor:
             cursor.execute("INSERT INTO chainsched_loop (name, turns) VALUES (%s, '{}')", [DISPATCH])
+        # In the end and here alone, so that nothing else is ended that takes its time.
+        with monkeypatch.context() as patched:
+            patched.setattr(locks, "IDLE_TIMEOUT", "500ms")
+            locks.begin(frozen)
         assert len(dispatch(workflows=KNOWN, now=NOW).execution_ids) == 1
     finally:
         frozen.close()

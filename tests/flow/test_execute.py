@@ -5,14 +5,25 @@ from dataclasses import dataclass
 import pytest
 
 from chainsched import RunContext
-from chainsched.domain.outcomes import FailureType
+from chainsched.domain.outcomes import FailureType, Finished
 from chainsched.domain.states import ExecutionState
-from chainsched.flow.execute import claim, execute, hand_back
+from chainsched.flow.execute import claim, execute, hand_back, note_progress, release
+from chainsched.flow.reap import MAX_CLAIMS
+from chainsched.flow.record import record
 from chainsched.models import Metadata, Process
 from chainsched.registry import Workflow, registry
-from tests.factories import NOW, make_execution, make_manifest, make_process
+from chainsched.runtime.wire import Decoder, encode, pack_claim, unpack_claim
+from tests.factories import NOW, make_execution, make_manifest, make_process, store_input
 
 pytestmark = pytest.mark.django_db
+
+# What databases store, and Python or a reader on the way to a job does not read.
+UNREADABLE = [
+    pytest.param("[1" + "0" * 5_000 + "]", id="long"),
+    pytest.param("[" * 600 + "]" * 600, id="deep"),
+    pytest.param("[" * 1_900 + "]" * 1_900, id="deeper"),
+    pytest.param("[" * 5_000 + "]" * 5_000, id="deepest", marks=pytest.mark.postgres),
+]
 
 
 @dataclass(frozen=True)
@@ -112,6 +123,21 @@ def test_only_known_workflows_are_claimed():
     assert claim(process=make_process(), workflows=["testapp.ping"], limit=5) == []
 
 
+@pytest.mark.parametrize("text", UNREADABLE)
+def test_an_input_that_cannot_be_read_fails_and_holds_up_no_other(text):
+    bad, good = (make_execution(make_manifest(state={}), input={"n": 1}, priority=priority) for priority in (9, 0))
+    store_input(bad, text)
+    process = make_process()
+    first, second = claim(process=process, workflows=["testapp.ping"], limit=5)
+    assert (first.execution_id, second.execution_id, second.input) == (bad.id, good.id, {"n": 1})
+    (message,) = Decoder().feed(encode(pack_claim(first)))
+    outcome = execute(unpack_claim(message))
+    assert (outcome.failure_type, outcome.is_hopeless) == (FailureType.BAD_INPUT, True)
+    recorded = record([Finished(bad.id, outcome)], by=process, now=NOW)
+    assert (recorded.ended, recorded.dead_lettered) == ([bad.id], [bad.id])
+    assert outcome.failure_reason.startswith("The stored input")
+
+
 def test_claims_that_nobody_heard_about_are_given_back():
     process = make_process()
     known, stray = (
@@ -121,6 +147,29 @@ def test_claims_that_nobody_heard_about_are_given_back():
     assert hand_back(process=process, known={known.id}) == 1
     stray.refresh_from_db()
     assert (stray.state, stray.process_id, stray.started_at) == (ExecutionState.PENDING, None, None)
+
+
+def test_what_a_live_process_gives_back_counts_as_nothing_however_often():
+    execution = make_execution(make_manifest(state={}))
+    process = make_process()
+    for _ in range(2 * MAX_CLAIMS):
+        claim(process=process, workflows=["testapp.ping"], limit=1, is_begun=False)
+        assert release([execution.id], process=process) == set()
+    execution.refresh_from_db()
+    assert (execution.state, execution.claims) == (ExecutionState.PENDING, 0)
+
+
+@pytest.mark.parametrize("refused", [object(), pytest.param("\ud800", marks=pytest.mark.postgres)])
+def test_progress_that_is_refused_is_dropped_and_the_other_written(refused, caplog):
+    process = make_process()
+    first, bad, last = (
+        make_execution(make_manifest(state={}), state=ExecutionState.IN_PROGRESS, process=process) for _ in range(3)
+    )
+    told = {first.id: {"done": 1}, bad.id: {"done": 2, "message": refused}, last.id: {"done": 3}}
+    assert note_progress(told, process=process) == {}
+    written = Metadata.objects.order_by("id").values_list("progress", flat=True)
+    assert list(written) == [{"done": 1}, None, {"done": 3}]
+    assert f"The progress of execution {bad.id} cannot be written" in caplog.text
 
 
 def test_a_run_can_ask_whether_it_should_stop(run):

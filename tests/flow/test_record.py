@@ -12,7 +12,7 @@ from chainsched.domain.states import ExecutionState, Source
 from chainsched.flow import record as stage
 from chainsched.flow.record import record
 from chainsched.models import DeadLetter, Manifest, ManifestState, Metadata, Process, WorkQueue
-from tests.factories import NOW, make_dependent, make_execution, make_manifest, make_process
+from tests.factories import NOW, make_dependent, make_execution, make_manifest, make_process, store_input
 
 pytestmark = pytest.mark.django_db
 
@@ -118,6 +118,17 @@ def test_a_lost_attempt_is_made_again_at_once_the_first_time_only(process):
     second = WorkQueue.objects.queued().get()
     assert second.not_before is not None
     assert second.not_before > NOW + timedelta(minutes=5)
+
+
+def test_a_lost_attempt_whose_input_cannot_be_read_is_not_made_again(process):
+    bad, good = running(process), running(process)
+    store_input(bad, "[1" + "0" * 5_000 + "]")
+    lost = outcomes.failed(FailureType.LOST, "gone")
+    recorded = record([Finished(bad.id, lost), Finished(good.id, lost)], now=NOW)
+    assert (sorted(recorded.ended), recorded.retried, recorded.unwritten) == ([bad.id, good.id], [good.id], [])
+    bad.refresh_from_db()
+    assert (bad.state, bad.failure_type) == (ExecutionState.FAILED, FailureType.BAD_INPUT)
+    assert DeadLetter.objects.get().execution_id == bad.id
 
 
 def test_a_retry_keeps_input_time_parent_and_root(process):

@@ -341,6 +341,17 @@ def test_values_that_all_rows_share_are_written_to_all():
     assert [progress is True for progress in Metadata.objects.values_list("progress", flat=True)] == [True] * 3
 
 
+def test_ids_follow_the_order_of_the_rows_however_the_copied_ones_lie():
+    waiting = bulk.insert(WorkQueue, [queue_row() for _ in range(300)])
+    # So PostgreSQL finds it best to go through the rows that are copied from, and not through those that are given.
+    bulk.analyze(WorkQueue)
+    wanted = [row["id"] for row in reversed(waiting)]
+    copied = bulk.Copied(WorkQueue, by="work_queue", fields={"workflow": "workflow", "source": "source"})
+    rows = [{"work_queue": id_, "scheduled_for": NOW, "created_at": NOW} for id_ in wanted]
+    written = bulk.insert(Metadata, rows, returning=("id", "work_queue"), copied=copied)
+    assert [row["work_queue"] for row in sorted(written, key=lambda row: row["id"])] == wanted
+
+
 def test_values_that_are_equal_and_not_the_same_stay_apart():
     bulk.insert(Metadata, [execution_row(attempt=at, output=value) for at, value in ((1, 1), (2, True), (3, 1.0))])
     written = Metadata.objects.order_by("attempt").values_list("output", flat=True)

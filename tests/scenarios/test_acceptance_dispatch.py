@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
@@ -11,15 +12,19 @@ import pytest
 from chainsched import Every, ManifestItem
 from chainsched.domain.states import ExecutionState, QueueStatus
 from chainsched.flow.dispatch import dispatch
+from chainsched.flow.verify import verify
 from chainsched.models import Manifest, ManifestGroup, Metadata, Process, WorkQueue
 from chainsched.registry import registry
+from chainsched.runtime.reaper import Reaper
 from chainsched.servers import get_server
 from chainsched.testing import Workbench
 from tests.drive import executions_of, manifest, run_on, start_running
-from tests.factories import make_queue_row
+from tests.factories import make_process, make_queue_row
 from tests.testapp.workflows import Slice, copy, fail, ping
 
 pytestmark = pytest.mark.django_db
+
+LONG_AGO = -math.inf
 
 
 def backlog(
@@ -253,6 +258,32 @@ class TestObstacles:
         bench.manage()
         assert self.turn(bench) == 1
         assert (len(executions_of("other")), len(executions_of("job"))) == (1, 0)
+
+    def test_what_was_dispatched_for_workers_that_were_rolled_back_blocks_nobody(self, bench, settings):
+        """An old scheduler and a new worker, which takes jobs that only the new code knows and then goes away."""
+        settings.CHAINSCHED = {"MAX_ACTIVE_JOBS": 5}
+        make_process(workflows=["testapp.ping"], heartbeat_at=bench.now + timedelta(hours=1))
+        rolled_out = make_process(workflows=["testapp.copy"], heartbeat_at=bench.now)
+        items = [ManifestItem(str(number), Slice("t")) for number in range(12)]
+        Manifest.objects.schedule_many(copy, "new", items, Every.hours(9))
+        bench.manage()
+        assert self.turn(bench) == 5
+        Process.objects.filter(pk=rolled_out.pk).update(stopped_at=bench.now)
+        bench.advance(minutes=1)
+        Manifest.objects.schedule_many(ping, "old", [ManifestItem(str(number)) for number in range(7)], Every.hours(9))
+        bench.manage()
+        assert self.turn(bench) == 0, "the limit is full of what nobody can run"
+        assert Reaper(began_at=LONG_AGO).turn(bench.now).did == 5
+        told = {manifest(f"new-{number}").explain().code for number in range(12)}
+        assert told == {"no_capable_worker"}
+        assert self.turn(bench) == 5
+        assert started() == {"old": 5}
+        assert (self.turn(bench), Reaper(began_at=LONG_AGO).turn(bench.now).did) == (0, 0), "nothing goes to and fro"
+        make_process(workflows=["testapp.copy"], heartbeat_at=bench.now)
+        assert self.turn(bench) == 0, "and the limit is exact when they come back"
+        assert len(bench.drain()) == 7 + 12
+        assert {len(executions_of(f"new-{number}")) for number in range(12)} == {1}
+        assert verify(now=bench.now) == []
 
     def turn(self, bench: Workbench) -> int:
         """A turn as the loop takes it, with what live processes can run."""

@@ -8,12 +8,13 @@ from django.db import connection
 from chainsched import Every
 from chainsched.api import acknowledge_letters, retry_letters
 from chainsched.domain.answers import Resolved
-from chainsched.domain.states import DeadLetterStatus, Source
+from chainsched.domain.states import DeadLetterStatus, ExecutionState, Source
+from chainsched.exceptions import InvalidInput
 from chainsched.models import DeadLetter, Manifest, Metadata, WorkQueue
 from chainsched.registry import registry
 from tests.concurrency.threads import at_once
 from tests.drive import executions_of, manifest
-from tests.factories import make_letter, make_manifest
+from tests.factories import make_execution, make_letter, make_manifest, store_input
 from tests.testapp import workflows
 
 pytestmark = pytest.mark.django_db
@@ -127,6 +128,18 @@ def test_a_letter_whose_execution_was_removed_is_retried_with_the_manifests_inpu
     made = make_manifest(state={}, workflow="testapp.copy", input={"table": "t", "size": 1})
     make_letter(made, execution_id=987654).retry()
     assert WorkQueue.objects.get().input == {"table": "t", "size": 1}
+
+
+def test_a_letter_whose_input_cannot_be_read_is_named_and_not_retried(bench):
+    bad, good = (make_manifest(state={}) for _ in range(2))
+    failed = [make_execution(manifest, state=ExecutionState.IN_PROGRESS) for manifest in (bad, good)]
+    store_input(failed[0], "[1" + "0" * 5_000 + "]")
+    letters = [make_letter(run.manifest, execution_id=run.id) for run in failed]
+    resolved = retry_letters(letters)
+    assert resolved.done == (letters[1].id,)
+    assert "cannot be read" in resolved.skipped[letters[0].id]
+    with pytest.raises(InvalidInput, match="cannot be read"):
+        Metadata.objects.get(id=failed[0].id).run_again()
 
 
 def test_the_async_twins_do_the_same(bench):
