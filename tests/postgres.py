@@ -23,6 +23,8 @@ from types import FrameType
 from typing import Any
 from urllib.parse import quote
 
+Reaction = Callable[[int, FrameType | None], None] | signal.Handlers
+
 VARIABLE = "CHAINSCHED_TEST_DATABASE_URL"
 SERVER_SETTINGS = {
     "listen_addresses": "",
@@ -42,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
         raise SystemExit("usage: python -m tests.postgres [--durable] -- command [argument …]")
     # Being told to end waits until the server is up, so that there is never half a server to remove.
     received: list[int] = []
-    _on_signals(lambda number, _: received.append(number))
+    on_signals(lambda number, _: received.append(number))
     with postgres(is_durable=is_durable) as url:
         return 128 + received[0] if received else _run(command, url=url)
 
@@ -93,6 +95,10 @@ class Server:
         self._call(
             "initdb", "--username=postgres", "--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync", *options
         )
+        self.start_again()
+
+    def start_again(self) -> None:
+        """Start it with the data that it has."""
         self._call("pg_ctl", "start", "--wait", f"--log={self.root / 'server.log'}")
 
     def restart(self, *, mode: str) -> None:
@@ -143,14 +149,15 @@ def _wheel() -> Path:
 def _run(command: Sequence[str], *, url: str) -> int:
     """Run the command to its end, whatever signals say: Ctrl-C reaches it from the terminal, the others from here."""
     child = subprocess.Popen(command, env={**os.environ, VARIABLE: url})
-    _on_signals(lambda number, _: child.send_signal(number) if number != signal.SIGINT else None)
+    on_signals(lambda number, _: child.send_signal(number) if number != signal.SIGINT else None)
     code = child.wait()
     return code if code >= 0 else 128 - code
 
 
-def _on_signals(react: Callable[[int, FrameType | None], None]) -> None:
+def on_signals(react: Reaction) -> None:
+    """React so to what asks for an end, unless it was to be ignored from the start, as under nohup."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
+        if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, react)
 
 

@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any, NoReturn, TextIO, TypeVar
 
 from django.core.management.base import CommandError, OutputWrapper
+from django.db import connections
 
 from chainsched.conf import get_config
 from chainsched.exceptions import ChainschedError
@@ -66,9 +67,9 @@ def add_workers(parser: ArgumentParser, *, minimum: Callable[[str], int]) -> Non
     parser.add_argument(
         "--processes",
         type=minimum,
-        default=os.cpu_count() or 1,
+        default=_cores(),
         metavar="N",
-        help="How many child processes run jobs. By default one per core.",
+        help="How many child processes run jobs. By default one per core that this process may use.",
     )
     parser.add_argument(
         "--threads",
@@ -82,6 +83,11 @@ def add_workers(parser: ArgumentParser, *, minimum: Callable[[str], int]) -> Non
         action="store_true",
         help="Run jobs in threads of this process, for development: timeouts are not enforced.",
     )
+
+
+def _cores() -> int:
+    """How many cores this process may use, which may be fewer than there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def prepare(step: Callable[[], R]) -> R:
@@ -98,6 +104,8 @@ def prepare(step: Callable[[], R]) -> R:
                 raise CommandError(str(error)) from error
             except TRANSIENT as error:
                 outage.begin(error, at=START)
+                # Nobody else drops a connection that was lost outside a transaction.
+                connections.close_all()
                 time.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - spreads load
                 pause = min(2 * pause, MAX_PAUSE)
             else:
@@ -134,6 +142,9 @@ def run_until_stopped(
     say(f"{name} started: {does}. Ctrl-C stops it.", out=out)
     code = supervisor.run(seconds=seconds)
     say(f"{name} stopped.", out=out)
+    if supervisor.has_threads_left:
+        # Python would wait for what such jobs started, while somebody else may be running them by now.
+        os._exit(code)
     if code:
         sys.exit(code)
 

@@ -22,7 +22,8 @@ from chainsched.runtime.wire import Channel, Garbled, Message
 
 logger = logging.getLogger(__name__)
 
-# A child that ends before it has run anything would end again; the next one waits this long.
+# A child that ends before it has run anything would end again, and one that could not be born could not be now; the
+# next one waits this long.
 STILLBORN_PAUSE = 1.0
 
 
@@ -71,8 +72,13 @@ class Brood:
         """Bear children until there are so many that take work; not right after one that was good for nothing."""
         if time.monotonic() < self._born_again_at:
             return
-        for _ in range(number - len([child for child in self._children if not child.is_retiring])):
-            self._bear()
+        missing = number - len([child for child in self._children if not child.is_retiring])
+        try:
+            for _ in range(missing):
+                self._bear()
+        except OSError as error:
+            logger.error("There is no room for another child (%s); the next try comes after a pause.", error)
+            self._pause_births()
 
     def tell(self, child: Child, message: Message) -> None:
         """Say something to a child, now or as soon as it listens."""
@@ -96,11 +102,16 @@ class Brood:
 
     def _bear(self) -> None:
         ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                self._nursery.bear(theirs)
+        except OSError:
+            ours.close()
+            raise
         child = Child(Channel(ours))
         self._children.append(child)
         self._unborn.append(child)
         self._selector.register(ours, selectors.EVENT_READ, lambda: self._hear(child))
-        self._nursery.bear(theirs)
 
     def _hear_nursery(self) -> None:
         messages, is_there = self._nursery.channel.receive()
@@ -111,45 +122,68 @@ class Brood:
                 self._note_death(message["died"], message["status"])
         if not is_there:
             self._selector.unregister(self._nursery.channel.socket)
+            self._lose_all()
             self._keeper.on_barren()
 
+    def _lose_all(self) -> None:
+        """The nursery is gone, and the kernel has ended its children with it, or we do; nobody reports their deaths."""
+        for child in list(self._children):
+            self._hear_out(child)
+            self.kill(child)
+            self._bury(child, -signal.SIGKILL)
+
     def _welcome(self, child: Child, *, pid: int) -> None:
-        child.pid = pid
+        child.pid, child.born_at = pid, time.monotonic()
         if child.is_condemned:
             self.kill(child)
 
     def _note_death(self, pid: int, status: int) -> None:
         child = next((child for child in self._children if child.pid == pid), None)
-        if child is None:
-            return
+        if child is not None:
+            self._hear_out(child)
+            self._bury(child, status)
+
+    def _hear_out(self, child: Child) -> None:
+        """Listen for the last time: what it said before it died is still in the socket."""
         if not child.is_silent:
-            # What it said before it died is still in the socket.
             self._hear(child)
             self._silence(child)
-        self._bury(child, status)
 
     def _bury(self, child: Child, status: int) -> None:
         self._children.remove(child)
         child.channel.close()
-        if not child.has_worked and not child.is_retiring:
+        if not child.has_worked and (child.has_hung_up or not child.is_retiring):
             logger.error("A child ended before it ran anything (status %d); the next one comes after a pause.", status)
-            self._born_again_at = time.monotonic() + STILLBORN_PAUSE
+            self._pause_births()
         self._keeper.on_end(child, status)
 
+    def _pause_births(self) -> None:
+        self._born_again_at = time.monotonic() + STILLBORN_PAUSE
+
     def _hear(self, child: Child) -> None:
+        messages, is_there = child.channel.receive()
+        nonsense = child.channel.nonsense
         try:
-            messages, is_there = child.channel.receive()
             for message in messages:
                 self._keeper.on_message(child, message)
         except (Garbled, KeyError, TypeError) as error:
-            logger.error("A child said something that makes no sense (%s); it is replaced.", error)
-            is_there = False
+            nonsense = f"{type(error).__name__}: {error}"
+        if nonsense:
+            logger.error("A child said something that makes no sense (%s); it is replaced.", nonsense)
+            child.makes_no_sense = True
         child.channel.flush()
         self._watch(child)
-        if not is_there and not child.is_silent:
-            # It may have closed its socket and live on, unheard. Its death is reported by the nursery.
-            self._silence(child)
-            self.kill(child)
+        if (nonsense or not is_there) and not child.is_silent:
+            self._hang_up(child)
+
+    def _hang_up(self, child: Child) -> None:
+        """It may have closed its socket and live on, unheard. Its death is reported by the nursery."""
+        child.has_hung_up = not child.is_retiring
+        if not child.has_worked:
+            # What ends at birth does so again, and before its death is reported there would be another one.
+            self._pause_births()
+        self._silence(child)
+        self.kill(child)
 
     def _watch(self, child: Child) -> None:
         """Wait for room to write only while something is unsent."""

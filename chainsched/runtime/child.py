@@ -12,8 +12,8 @@ import os
 import resource
 import signal
 import socket
+import sys
 import threading
-import time
 import traceback
 from collections import deque
 from dataclasses import dataclass
@@ -25,13 +25,14 @@ from django.db import connections
 
 from chainsched.domain import outcomes
 from chainsched.domain.outcomes import Outcome
-from chainsched.flow.execute import Claim, Line, execute
+from chainsched.flow.execute import Claim, execute
 from chainsched.runtime.event_loop import EventLoop
+from chainsched.runtime.line import ChildLine
 from chainsched.runtime.sessions import renew, renew_after
 from chainsched.runtime.wire import CHUNK, Decoder, Message, encode, pack_outcome, unpack_claim
 
-# A job may report progress as often as it likes; it is passed on this often.
-PROGRESS_INTERVAL = 0.5
+# After so many jobs that found processes dead which nobody waits for, as what they start in the background.
+MAX_LITTERED = 100
 KILOBYTE = 1024
 
 
@@ -67,6 +68,9 @@ class Child:
         self._is_sending_here = False
         self._is_postponed = False
         self._loop = EventLoop()
+        self._streams = sys.stdin, sys.stdout, sys.stderr
+        self._recursion_limit = sys.getrecursionlimit()
+        self._littered = 0
 
     def run(self) -> None:
         """Live; returns when there is nothing more to do."""
@@ -86,7 +90,13 @@ class Child:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, self._on_sigterm)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+
+    def _set_python(self) -> None:
+        """Its streams and its limit of recursion, whatever the job before has done with them."""
+        sys.stdin, sys.stdout, sys.stderr = self._streams
+        sys.setrecursionlimit(self._recursion_limit)
 
     def _work_or_end(self) -> None:
         """Work in one of several threads. A child that lost one would look alive, and its job would never end."""
@@ -121,9 +131,13 @@ class Child:
             return item
 
     def _run_job(self, item: Claim) -> Message:
-        line = _Line(self, item.execution_id)
+        line = ChildLine(
+            is_stopped=lambda: item.execution_id in self._stopped,
+            tell=lambda progress: self.report(item.execution_id, progress),
+        )
         if threading.current_thread() is threading.main_thread():
             self._set_signals()
+            self._set_python()
         self._running[item.execution_id] = threading.get_ident()
         renew()
         try:
@@ -139,18 +153,20 @@ class Child:
         with self._interrupting:
             self._running.pop(execution_id, None)
 
-    def _result(self, item: Claim, outcome: Outcome, line: _Line) -> Message:
+    def _result(self, item: Claim, outcome: Outcome, line: ChildLine) -> Message:
         # An interruption that comes too late for its job must not hit what is done here.
         self._stopped.discard(item.execution_id)
         self._done += 1
+        self._littered += _has_dead_children()
         ended = renew_after(outcome)
         finished: Message = {"finished": item.execution_id, "outcome": pack_outcome(ended)}
-        return {**finished, "progress": line.unsent} if line.unsent is not None else finished
+        unsent = line.close()
+        return {**finished, "progress": unsent} if unsent is not None else finished
 
     def _is_worn_out(self) -> bool:
         limit = self._habits.max_memory
         # An interruption may have hit anything: a half-made connection, a lock, an event loop that is still blocked.
-        if self._was_interrupted or self._done >= self._habits.max_jobs:
+        if self._was_interrupted or self._done >= self._habits.max_jobs or self._littered >= MAX_LITTERED:
             return True
         return limit is not None and self._done > 0 and memory_in_use() > limit
 
@@ -182,9 +198,18 @@ class Child:
             self._is_stopping = self._is_stopping or bool(message.get("end"))
             self._arrived.notify_all()
         if "stop" in message:
-            self._stopped.add(message["stop"])
+            self._stop(message["stop"])
         if "interrupt" in message:
             self._interrupt(message["interrupt"])
+
+    def _stop(self, execution_id: int) -> None:
+        """Ask a job to stop; one that has not begun is not begun any more."""
+        with self._arrived:
+            for item in [item for item in self._inbox if item.execution_id == execution_id]:
+                self._inbox.remove(item)
+                self._send({"returned": [execution_id]})
+                return
+        self._stopped.add(execution_id)
 
     def _interrupt(self, execution_id: int) -> None:
         """Break a job off: by a signal in the main thread, which also ends sleeps and reads; else between two steps."""
@@ -215,10 +240,14 @@ class Child:
 
     def _send(self, message: Message) -> None:
         is_main = threading.current_thread() is threading.main_thread()
+        data = encode(message)
         with self._sending:
-            self._is_sending_here = is_main
-            self._end.sendall(encode(message))
-            self._is_sending_here = False
+            try:
+                self._is_sending_here = is_main
+                self._end.sendall(data)
+            finally:
+                # Also when an alarm of the job's own strikes in here.
+                self._is_sending_here = False
         if is_main and self._is_postponed:
             self._is_postponed = False
             self._on_sigterm(signal.SIGTERM, None)
@@ -227,30 +256,13 @@ class Child:
         """Pass a job's progress on."""
         self._send({"progress_of": execution_id, "progress": progress})
 
-    def is_stopped(self, execution_id: int) -> bool:
-        """Whether a job was asked to stop."""
-        return execution_id in self._stopped
 
-
-class _Line(Line):
-    """What connects a job with its supervisor."""
-
-    def __init__(self, child: Child, execution_id: int) -> None:
-        self._child = child
-        self._execution_id = execution_id
-        self._sent_at = 0.0
-        self.unsent: Any = None
-
-    def is_cancelled(self) -> bool:
-        return self._child.is_stopped(self._execution_id)
-
-    def report(self, progress: Any) -> None:
-        now = time.monotonic()
-        if now - self._sent_at < PROGRESS_INTERVAL:
-            self.unsent = progress
-            return
-        self._sent_at, self.unsent = now, None
-        self._child.report(self._execution_id, progress)
+def _has_dead_children() -> bool:
+    """Whether there is a process that ended and that nobody has waited for. It is left to whoever may still do so."""
+    try:
+        return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return False
 
 
 def memory_in_use() -> int:

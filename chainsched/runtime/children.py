@@ -1,22 +1,18 @@
-"""The supervisor's side of its children: who runs what, for how long, and what becomes of it.
+"""The supervisor's side of its children: who runs what, and what becomes of it.
 
 One thread with a selector, no database and no user code: nothing that a job or the database does can hold up its
-clock. Jobs that overrun are told, interrupted and killed; a child that dies fails what it was running and hands back
-what waited for it.
+clock. A child that dies fails what it was running and hands back what waited for it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import selectors
-import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from chainsched.conf import get_config
 from chainsched.domain.outcomes import Outcome
@@ -25,18 +21,16 @@ from chainsched.domain.states import ExecutionState
 from chainsched.flow.execute import Claim
 from chainsched.runtime.brood import Brood
 from chainsched.runtime.gathering import GATHER_SECONDS, Gathering
+from chainsched.runtime.hands import Hands
 from chainsched.runtime.nursery import Nursery
+from chainsched.runtime.openings import Openings
+from chainsched.runtime.orders import Orders
 from chainsched.runtime.roster import Child, Job, blame, death_of, is_stuck
 from chainsched.runtime.runner import Harvest, Runner
+from chainsched.runtime.watch import Watch
 from chainsched.runtime.wire import Message, pack_claim, unpack_outcome
 
 logger = logging.getLogger(__name__)
-
-# A job shows as begun in the database once it has run this long; shorter ones are written when they end.
-BEGUN_SECONDS = 0.2
-TICK = 1.0
-# While somebody was told to stop the clock goes faster.
-STOPPING_TICK = 0.05
 
 
 class Children(Runner):
@@ -60,32 +54,34 @@ class Children(Runner):
         self._selector = selectors.DefaultSelector()
         self._brood = Brood(nursery, self._selector, self)
         self._gathering = Gathering()
+        self._watch = Watch(self._brood, self._gathering, on_result=on_result)
         self._pace = Pace()
         self._waiting: deque[Job] = deque()
-        self._orders: deque[Callable[[], None]] = deque()
+        self._orders = Orders()
         self._is_draining = False
         self._is_closing = False
         self._trusted_until: Callable[[], float] = lambda: float("inf")
         self._on_distrust: Callable[[], None] = lambda: None
-        self._is_distrusted = False
-        self._woken, self._waker = socket.socketpair()
-        for end in (self._woken, self._waker):
-            end.setblocking(False)
+        # The lease whose claims count.
+        self._process_id: int | None = None
+        self._openings = Openings()
+        self._takers = 0
+        self._hands = Hands()
         self._thread = threading.Thread(target=self._run, name="chainsched-children", daemon=True)
 
     def open(self) -> None:
         """Begin to live; children are born at once, so that the first job need not wait for them."""
-        self._selector.register(self._woken, selectors.EVENT_READ, self._drain_wakes)
+        self._orders.open(self._selector)
         self._brood.open()
         self._thread.start()
 
-    def trust(self, until: Callable[[], float], *, on_distrust: Callable[[], None]) -> None:
+    def trust(self, process_id: int, *, until: Callable[[], float], on_distrust: Callable[[], None]) -> None:
         """Kill everything when this monotonic time has come: others may take our jobs from then on."""
-        self._order(lambda: self._set_trust(until, on_distrust))
+        self._orders.give(lambda: self._set_trust(process_id, until, on_distrust))
 
     @property
     def free(self) -> int:
-        return max(0, self._processes * self._depth - self._gathering.outstanding)
+        return 0 if self._is_draining else self._openings.number
 
     @property
     def running(self) -> int:
@@ -93,31 +89,33 @@ class Children(Runner):
 
     def start(self, item: Claim) -> None:
         self._gathering.expect()
+        self._openings.hand_over()
         job = Job(item, claimed_at=time.monotonic())
-        self._order(lambda: self._put_back(job) if self._is_draining else self._waiting.append(job))
+        self._orders.give(lambda: self._accept(job))
 
     def cancel(self, execution_ids: Iterable[int]) -> None:
         for execution_id in execution_ids:
-            self._order(functools.partial(self._ask_to_stop, execution_id))
+            self._orders.give(functools.partial(self._ask_to_stop, execution_id))
 
     def withdraw(self) -> None:
-        self._order(self._withdraw)
+        self._orders.give(self._withdraw)
 
     def collect(self) -> Harvest:
         return self._gathering.collect()
 
     def end_running(self) -> None:
-        self._order(self._end_running)
+        self._orders.give(self._end_running)
 
     def kill(self) -> None:
-        """End every child now and forget what they were doing."""
-        self._order(self._kill_all)
+        """End every child now, forget what they were doing, and take no claim of the same lease any more."""
+        self._orders.give(self._kill_all)
 
     def close(self) -> None:
         """Let the children end when they are done, and the nursery with whoever is left."""
-        self._order(self._close)
+        self._orders.give(self._close)
         self._thread.join(get_config().kill_grace)
         self._brood.close()
+        self._orders.close()
 
     # The thread.
 
@@ -133,22 +131,12 @@ class Children(Runner):
         while not (self._is_closing and not self._brood):
             for key, _ in self._selector.select(self._patience()):
                 key.data()
-            while self._orders:
-                self._orders.popleft()()
+            self._orders.carry_out()
             self._keep_time()
             self._give_out()
+            self._count_openings()
             if self._gathering.is_ripe():
                 self._on_result()
-
-    def _order(self, order: Callable[[], Any]) -> None:
-        self._orders.append(order)
-        with contextlib.suppress(BlockingIOError, OSError):
-            self._waker.send(b"w")
-
-    def _drain_wakes(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while self._woken.recv(4096):
-                pass
 
     def _patience(self) -> float:
         """How long to wait when nothing comes in."""
@@ -156,16 +144,8 @@ class Children(Runner):
             return 0
         if self._gathering.has_results:
             return GATHER_SECONDS
-        stopping = any(job.stop_asked_at for child in self._brood for job in child.jobs.values())
-        return STOPPING_TICK if stopping else min(TICK, self._next_deadline())
-
-    def _next_deadline(self) -> float:
         now = time.monotonic()
-        running = (job for child in self._brood for job in child.begun)
-        deadlines = [
-            (job.began_at or now) + (job.item.timeout_seconds if job.is_noted else BEGUN_SECONDS) for job in running
-        ]
-        return max(0.0, min([self._trusted_until(), *deadlines]) - now)
+        return max(0.0, min(self._watch.patience(now), self._trusted_until() - now))
 
     # Giving out work.
 
@@ -178,14 +158,36 @@ class Children(Runner):
         """Replace missing children and give them what waits."""
         if not self._is_draining:
             self._brood.fill(self._processes)
-        if self._is_distrusted:
-            # Claimed under the lease that is gone, and handed over a moment too late.
-            self._gathering.forget(len(self._waiting))
-            self._waiting.clear()
         while self._waiting and (child := self._least_busy()) is not None:
             batch = self._next_batch(child)
+            if not child.jobs:
+                child.heard_at = time.monotonic()
             child.jobs.update({job.id: job for job in batch})
             self._brood.tell(child, {"run": [pack_claim(job.item) for job in batch]})
+
+    def _accept(self, job: Job) -> None:
+        self._openings.accept()
+        if job.item.process_id != self._process_id:
+            # Claimed under a lease that is gone, and handed over a moment too late.
+            self._gathering.discard(1)
+        elif self._is_draining:
+            self._put_back(job)
+        else:
+            self._waiting.append(job)
+
+    def _count_openings(self) -> None:
+        """Find room where somebody can take work, so that nothing is claimed that would have to go back at once."""
+        takers = self._find_takers()
+        room = 0 if self._waiting else sum(max(0, self._depth - len(child.jobs)) for child in takers)
+        # What those who retire still run takes the place of other jobs: there are never more at once than asked for.
+        taken = sum(len(child.jobs) for child in self._brood if child.is_retiring)
+        self._openings.count(max(0, room - taken))
+        before, self._takers = self._takers, len(takers)
+        if len(takers) > before:
+            self._on_result()
+
+    def _find_takers(self) -> list[Child]:
+        return [child for child in self._brood if child.is_ready and not child.is_recalled]
 
     def _next_batch(self, child: Child) -> list[Job]:
         room = self._depth - len(child.jobs)
@@ -193,8 +195,7 @@ class Children(Runner):
         return [self._waiting.popleft() for _ in range(min(room, share, len(self._waiting)))]
 
     def _least_busy(self) -> Child | None:
-        ready = [child for child in self._brood if not child.is_retiring and not child.is_recalled]
-        child = min(ready, key=lambda child: len(child.jobs), default=None)
+        child = min(self._find_takers(), key=lambda child: len(child.jobs), default=None)
         return child if child is not None and len(child.jobs) < self._depth else None
 
     def _put_back(self, job: Job) -> None:
@@ -209,7 +210,7 @@ class Children(Runner):
     # What children say, and how they end.
 
     def on_message(self, child: Child, message: Message) -> None:
-        now = time.monotonic()
+        now = child.heard_at = time.monotonic()
         if "finished" in message and (job := child.jobs.pop(message["finished"], None)) is not None:
             self._pace.learn(now - (job.began_at or now))
             outcome = blame(job, unpack_outcome(message["outcome"]))
@@ -247,65 +248,29 @@ class Children(Runner):
         now = time.monotonic()
         if now >= self._trusted_until():
             self._trusted_until = lambda: float("inf")
-            self._is_distrusted = True
             self._kill_all()
             self._on_distrust()
-        for child in self._brood:
-            for job in child.begun:
-                self._watch_job(child, job, now)
-            self._recall(child, now)
+        self._watch.look(now)
         self._give_up_waiting(now)
-
-    def _watch_job(self, child: Child, job: Job, now: float) -> None:
-        began_at = job.began_at or now
-        if not job.is_noted and now - began_at >= BEGUN_SECONDS:
-            job.is_noted = True
-            self._gathering.begin(job)
-            self._on_result()
-        if job.stop_asked_at is None and now - began_at >= job.item.timeout_seconds:
-            job.timed_out = True
-            self._tell_to_stop(child, job, now)
-        if job.stop_asked_at is not None:
-            self._press(child, job, now - job.stop_asked_at)
-
-    def _press(self, child: Child, job: Job, waited: float) -> None:
-        """It was told; then it is interrupted, and at the end of the grace its child is killed."""
-        grace = get_config().kill_grace
-        if waited >= grace / 2 and not job.is_interrupted:
-            job.is_interrupted = True
-            self._brood.tell(child, {"interrupt": job.id})
-        if waited >= grace and (len(child.begun) == 1 or waited >= get_config().shutdown_timeout):
-            child.was_killed_for = job.id
-            self._brood.kill(child)
-        elif waited >= grace:
-            # Others run in the same process: they may finish first, and nothing new begins there.
-            self._brood.retire(child)
-
-    def _recall(self, child: Child, now: float) -> None:
-        """Take back what waits behind a job that takes long."""
-        if is_stuck(child, now) and len(child.jobs) > len(child.begun) and not child.is_recalled:
-            child.is_recalled = True
-            self._brood.tell(child, {"return": True})
 
     def _give_up_waiting(self, now: float) -> None:
         """Hand back what nobody here will begin soon, so that somebody else may: jobs turned out to be long."""
-        ready = [child for child in self._brood if not child.is_retiring]
-        if self._waiting and ready and all(is_stuck(child, now) for child in ready):
+        ready = [child for child in self._brood if child.is_ready]
+        is_stopped_up = bool(ready) and all(is_stuck(child, now) for child in ready)
+        has_hands = any(child.is_proven(now) for child in ready)
+        self._hands.look(now, are_there=has_hands, are_wanted=not self._is_draining)
+        if self._waiting and (is_stopped_up or self._hands.are_missing):
             self._pace.forget()
             self._hand_back_waiting()
 
     # Orders.
-
-    def _tell_to_stop(self, child: Child, job: Job, now: float) -> None:
-        job.stop_asked_at = now
-        self._brood.tell(child, {"stop": job.id})
 
     def _ask_to_stop(self, execution_id: int) -> None:
         """Somebody cancelled it. One that has not begun is not begun any more."""
         for child in self._brood:
             job = child.jobs.get(execution_id)
             if job is not None and job.stop_asked_at is None:
-                self._tell_to_stop(child, job, time.monotonic())
+                self._watch.tell_to_stop(child, job, time.monotonic())
         for job in [job for job in self._waiting if job.id == execution_id]:
             self._waiting.remove(job)
             self._gathering.finish(job, Outcome(ExecutionState.CANCELLED))
@@ -325,9 +290,8 @@ class Children(Runner):
         self._is_closing = True
         self._withdraw()
 
-    def _set_trust(self, until: Callable[[], float], on_distrust: Callable[[], None]) -> None:
-        self._trusted_until, self._on_distrust = until, on_distrust
-        self._is_distrusted = False
+    def _set_trust(self, process_id: int, until: Callable[[], float], on_distrust: Callable[[], None]) -> None:
+        self._process_id, self._trusted_until, self._on_distrust = process_id, until, on_distrust
 
     def _end_running(self) -> None:
         for child in self._brood:
@@ -335,8 +299,10 @@ class Children(Runner):
             self._brood.kill(child)
 
     def _kill_all(self) -> None:
+        self._process_id = None
+        held = len(self._waiting) + sum(len(child.jobs) for child in self._brood)
         for child in self._brood:
             child.jobs.clear()
             self._brood.kill(child)
         self._waiting.clear()
-        self._gathering.forget_all()
+        self._gathering.discard_all(held=held)

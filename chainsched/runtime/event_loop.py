@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Coroutine
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future, wait
 from typing import Any
 
 from chainsched.runtime.sessions import with_fresh_sessions
@@ -18,27 +18,30 @@ class EventLoop:
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._starting = threading.Lock()
-        self._futures: dict[int, Future[Any]] = {}
+        self._jobs: dict[int, _Job] = {}
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Wait for a coroutine; when the wait is broken off, so is the coroutine."""
-        future = asyncio.run_coroutine_threadsafe(_contain(with_fresh_sessions(coroutine)), self._started())
-        self._futures[threading.get_ident()] = future
+        """Wait for a coroutine; when the wait is broken off, so is the coroutine, and its end is waited for."""
+        job = self._jobs[threading.get_ident()] = _Job(self._started())
         try:
-            returned, left = future.result()
+            job.begin(with_fresh_sessions(coroutine))
+            returned, left = job.over.result()
         except BaseException:
-            future.cancel()
+            job.cancel()
+            wait([job.over])
             raise
         finally:
-            self._futures.pop(threading.get_ident(), None)
+            self._jobs.pop(threading.get_ident(), None)
         if left is not None:
             raise left
         return returned
 
     def cancel(self, thread: int) -> bool:
         """Break off the coroutine that a thread waits for; False if it waits for none."""
-        future = self._futures.get(thread)
-        return future is not None and future.cancel()
+        job = self._jobs.get(thread)
+        if job is not None:
+            job.cancel()
+        return job is not None
 
     def _started(self) -> asyncio.AbstractEventLoop:
         with self._starting:
@@ -46,6 +49,40 @@ class EventLoop:
                 self._loop = asyncio.new_event_loop()
                 threading.Thread(target=_turn, args=[self._loop], name="chainsched-async", daemon=True).start()
             return self._loop
+
+
+class _Job:
+    """A coroutine in the event loop. It is over when it has come to its end, not when it is told to."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.over: Future[tuple[Any, BaseException | None]] = Future()
+        self._loop = loop
+        self._task: asyncio.Task[Any] | None = None
+
+    def begin(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        self._loop.call_soon_threadsafe(self._begin, coroutine)
+
+    def cancel(self) -> None:
+        self._loop.call_soon_threadsafe(self._cancel)
+
+    def _begin(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        self._task = self._loop.create_task(_contain(coroutine))
+        self._task.add_done_callback(self._note_end)
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        else:
+            # The wait was broken off before there was anything to wait for.
+            self.over.set_exception(CancelledError())
+
+    def _note_end(self, task: asyncio.Task[Any]) -> None:
+        if task.cancelled():
+            self.over.set_exception(CancelledError())
+        elif (error := task.exception()) is not None:
+            self.over.set_exception(error)
+        else:
+            self.over.set_result(task.result())
 
 
 def _turn(loop: asyncio.AbstractEventLoop) -> None:

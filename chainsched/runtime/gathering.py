@@ -68,14 +68,16 @@ class Gathering:
         with self._lock:
             self._harvest.withdrawn += [job.id for job in jobs]
 
-    def forget(self, number: int) -> None:
+    def discard(self, number: int) -> None:
         """So many claims are nobody's any more."""
         with self._lock:
             self._outstanding -= number
 
-    def forget_all(self) -> None:
+    def discard_all(self, *, held: int) -> None:
+        """The claims that are held are nobody's any more, nor is what has gathered; others may still be on the way."""
         with self._lock:
-            self._harvest, self._outstanding, self._since = Harvest(), 0, None
+            self._outstanding -= held + self._harvest.over
+            self._harvest, self._since = Harvest(), None
 
     def is_ripe(self) -> bool:
         """Whether it is time to hand on what has gathered; results that were announced are not announced again."""
@@ -95,5 +97,5 @@ class Gathering:
         with self._lock:
             harvest, self._harvest = self._harvest, Harvest()
             self._since = None
-            self._outstanding -= len(harvest.finished) + len(harvest.withdrawn)
+            self._outstanding -= harvest.over
         return harvest

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
+from chainsched.conf import get_config
 from chainsched.flow.dispatch import BATCH, dispatch
 from chainsched.models import WorkQueue
 from chainsched.runtime.poller import Turn
@@ -11,9 +12,10 @@ from chainsched.servers import get_server
 
 
 def turn(now: datetime, *, limit: int = BATCH) -> Turn:
-    """Dispatch one batch, hand it to the task server, and say when a waiting row comes due."""
+    """Dispatch one batch, hand it to the task server, and say when a waiting row comes due before the next turn."""
     server = get_server()
     dispatched = dispatch(workflows=server.known_workflows(now=now), limit=limit)
     server.submit(dispatched.execution_ids)
-    next_at = WorkQueue.objects.next_not_before(after=now)
+    next_turn = now + timedelta(seconds=get_config().dispatcher_interval)
+    next_at = WorkQueue.objects.next_not_before(after=now, until=next_turn)
     return Turn(did=len(dispatched.execution_ids), next_at=next_at, has_more=dispatched.has_more)

@@ -8,13 +8,14 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from django.db import DatabaseError, InterfaceError, connections
 
 from chainsched.conf import get_config
 from chainsched.models import Process
 from chainsched.models.clock import database_now
+from chainsched.runtime.skew import skew
 
 logger = logging.getLogger(__name__)
 
@@ -60,11 +61,13 @@ class Lease:
         return self._renewed_at + config.process_expiry - min(config.heartbeat_interval, config.process_expiry / 4)
 
     def beat(self) -> bool:
-        """Renew the lease, and show when each loop last turned; False if it is gone."""
+        """Renew the lease, and show when each loop last turned; False if it is gone.
+
+        Whether it has run out is judged by our own clock: that of the database may jump, for all processes at once.
+        """
         asked_at = time.monotonic()
-        now = database_now()
-        expired_before = now - timedelta(seconds=get_config().process_expiry)
-        if not Process.objects.beat(self.process, now=now, expired_before=expired_before, turns=self._turns()):
+        is_late = asked_at >= self.trusted_until()
+        if is_late or not Process.objects.beat(self.process, now=skew.database_now(), turns=self._turns()):
             return False
         self._renewed_at = asked_at
         return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection
 from datetime import datetime
 
@@ -10,11 +11,14 @@ from chainsched.flow.verify import reconcile
 from chainsched.models.clock import database_now
 from chainsched.runtime import clerk, job_dispatcher, manifest_manager
 from chainsched.runtime.cleaner import Cleaner
+from chainsched.runtime.deadlines import seconds_until
 from chainsched.runtime.poller import Poller, Turn
 from chainsched.runtime.reaper import Reaper
 
 # The order is that of the flow, so that one round of turns carries a due job to its worker.
 LOOPS = ("reaper", "reconciler", "cleaner", "clerk", "manager", "dispatcher")
+# Of each loop, when all are to take a turn in one go.
+MAX_TURNS = 1000
 # No loop of its own accord: it comes and goes with the lease of its process.
 WORKER = "worker"
 # Whose turn may find something new after whose turn did something.
@@ -35,31 +39,25 @@ class Loops:
     def __init__(
         self, names: Collection[str], *, after: Callable[[str, Turn], None], on_death: Callable[[], None]
     ) -> None:
-        turns: dict[str, Callable[[datetime], Turn]] = {
-            "reaper": Reaper().turn,
-            "reconciler": _reconcile,
-            "cleaner": Cleaner().turn,
-            "clerk": clerk.turn,
-            "manager": manifest_manager.turn,
-            "dispatcher": job_dispatcher.turn,
-        }
-        self._turns = {name: turns[name] for name in LOOPS if name in names}
-        self._pollers = {
-            name: poller_for(name, turn, after=after, on_death=on_death) for name, turn in self._turns.items()
-        }
+        self._after = after
+        self._on_death = on_death
+        self._pollers = {name: self._new_poller(name) for name in LOOPS if name in names}
 
     @property
     def names(self) -> list[str]:
-        return list(self._turns)
+        return list(self._pollers)
 
     def start(self) -> None:
         for poller in self._pollers.values():
             poller.start()
 
     def turn_once(self) -> None:
-        """Take one turn of each, here and now."""
-        for turn in self._turns.values():
-            turn(database_now())
+        """Take one turn of each, here and now, and further ones while there is more to do right away."""
+        for name in self._pollers:
+            turn = _turn_of(name)
+            for _ in range(MAX_TURNS):
+                if not turn(database_now()).has_more:
+                    break
 
     def turned_at(self) -> dict[str, datetime]:
         """When each loop took its last turn, of those that took one."""
@@ -70,15 +68,44 @@ class Loops:
         if name in self._pollers:
             self._pollers[name].wake()
 
+    def renew_hung(self, *, after: float) -> list[str]:
+        """Let others take the place of loops that have waited for the database for so many seconds; says of which.
+
+        A connection that is dead without knowing it never answers. What hangs takes no turn after this one.
+        """
+        hung = [name for name, poller in self._pollers.items() if poller.is_hung(after)]
+        for name in hung:
+            self._pollers[name].stop()
+            self._pollers[name] = self._new_poller(name)
+            self._pollers[name].start()
+        return hung
+
     def stop(self) -> None:
         """Take no further turn; returns at once, ``join`` waits."""
         for poller in self._pollers.values():
             poller.stop()
 
     def join(self, timeout: float) -> None:
-        """Wait for the turns under way, so long for each."""
+        """Wait for the turns under way, so long for all of them together."""
+        deadline = time.monotonic() + timeout
         for poller in self._pollers.values():
-            poller.join(timeout)
+            poller.join(seconds_until(deadline))
+
+    def _new_poller(self, name: str) -> Poller:
+        return poller_for(name, _turn_of(name), after=self._after, on_death=self._on_death)
+
+
+def _turn_of(name: str) -> Callable[[datetime], Turn]:
+    """What a loop does; some remember things from turn to turn."""
+    turns: dict[str, Callable[[datetime], Turn]] = {
+        "reaper": Reaper().turn,
+        "reconciler": _reconcile,
+        "cleaner": Cleaner().turn,
+        "clerk": clerk.turn,
+        "manager": manifest_manager.turn,
+        "dispatcher": job_dispatcher.turn,
+    }
+    return turns[name]
 
 
 def poller_for(

@@ -13,6 +13,8 @@ import os
 import select
 import signal
 import socket
+import time
+import traceback
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -24,8 +26,14 @@ from chainsched.runtime.wire import Channel, Message, encode
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+# How readily the Linux kernel ends this process when memory runs out, from -1000 to 1000.
+OOM_SCORE = Path("/proc/self/oom_score_adj")
+MAX_OOM_SCORE = 1000
+SACRIFICE = 500
 # What fills up the host, such as the children of a job that was killed, is gone after a few of these.
 BARREN_PAUSE = 0.5
+CLOSING_SECONDS = 5.0
+CLOSING_TICK = 0.01
 
 Life = Callable[[socket.socket], None]
 
@@ -45,16 +53,22 @@ class Nursery:
         self.channel = Channel(ours)
 
     def bear(self, end: socket.socket) -> None:
-        """Ask for a child that speaks over this socket; its birth is reported in the order of asking."""
+        """Ask for a child that speaks over this socket, which the caller closes.
+
+        Births are reported in the order of asking.
+        """
         # One byte and one descriptor always fit: births are few, and the nurse reads them at once.
         socket.send_fds(self.channel.socket, [b"b"], [end.fileno()])
-        end.close()
 
     def close(self) -> None:
-        """Let the nursery end, with every child that is left."""
+        """Let the nursery end, with every child that is left; by force if it does not, as when it stands still."""
         self.channel.close()
+        deadline = time.monotonic() + CLOSING_SECONDS
         with contextlib.suppress(ChildProcessError):
-            os.waitpid(self.pid, 0)
+            while os.waitpid(self.pid, os.WNOHANG) == (0, 0):
+                if time.monotonic() >= deadline:
+                    _kill(self.pid)
+                time.sleep(CLOSING_TICK)
 
 
 class _Nurse:
@@ -70,6 +84,8 @@ class _Nurse:
     def run(self) -> None:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
+        # Who kills the group of the supervisor lets us end what the children leave behind.
+        os.setsid()
         _become_subreaper()
         self._woken.setblocking(False)
         self._waker.setblocking(False)
@@ -119,8 +135,7 @@ class _Nurse:
                 _kill_group(pid)
                 self._tell({"died": pid, "status": os.waitstatus_to_exitcode(status)})
         for orphan in _own_children() - self._children:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(orphan, signal.SIGKILL)
+            _kill(orphan)
 
     def _tell(self, message: Message) -> None:
         with contextlib.suppress(OSError):
@@ -132,10 +147,8 @@ class _Nurse:
         while self._children:
             pid, _ = os.waitpid(-1, 0)
             self._children.discard(pid)
-        while orphans := _own_children():
+        while orphans := {orphan for orphan in _own_children() if _kill(orphan)}:
             for orphan in orphans:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(orphan, signal.SIGKILL)
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(orphan, 0)
 
@@ -145,6 +158,7 @@ def _grow_up(end: socket.socket, live: Life, *, nursery: int) -> None:
     os.setsid()
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     _become_subreaper()
+    _go_first()
     if os.getppid() != nursery:
         return
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -157,6 +171,8 @@ def _exit_with(run: Callable[[], None]) -> NoReturn:
     try:
         run()
         code = 0
+    except BaseException:  # noqa: BLE001 - nobody above would say it
+        traceback.print_exc()
     finally:
         os._exit(code)
 
@@ -175,6 +191,17 @@ def _own_children() -> set[int]:
     return {int(pid) for pid in listed.read_text(encoding="ascii").split()} if listed.exists() else set()
 
 
+def _kill(pid: int) -> bool:
+    """End a process; False if it is another user's, as what ``sudo`` starts."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    except PermissionError:
+        return False
+    return True
+
+
 def _kill_group(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
@@ -182,6 +209,13 @@ def _kill_group(pid: int) -> None:
 
 def _become_subreaper() -> None:
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def _go_first() -> None:
+    """Let the kernel, when memory runs out, end the child that used it up before its supervisor, who can say so."""
+    with contextlib.suppress(OSError):
+        readiness = int(OOM_SCORE.read_text(encoding="ascii"))
+        OOM_SCORE.write_text(str(min(readiness + SACRIFICE, MAX_OOM_SCORE)), encoding="ascii")
 
 
 def _prctl(option: int, argument: int) -> None:

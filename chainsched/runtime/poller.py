@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 import random
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from django.db import connections
 
+from chainsched.conf import get_config
 from chainsched.flow.transact import TRANSIENT
 from chainsched.models.clock import database_now
 from chainsched.runtime.outage import outage
@@ -49,7 +52,11 @@ class Poller:
         self._on_death = on_death
         self._wake = threading.Event()
         self._stopping = threading.Event()
+        # Held during a turn, but not while it waits to hear the time: whatever a turn does, it does after that.
+        self._turning = threading.Lock()
         self._failures = 0
+        # When the database was last asked something in the present turn, or answered.
+        self._spoke_at: float | None = None
         self.turned_at: datetime | None = None
         self._thread = threading.Thread(target=self._run, name=f"chainsched-{name}", daemon=True)
 
@@ -70,7 +77,22 @@ class Poller:
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
+    def is_hung(self, seconds: float) -> bool:
+        """Whether the present turn has been waiting for the database for so long: its connection may be dead."""
+        spoke_at = self._spoke_at
+        return spoke_at is not None and time.monotonic() - spoke_at >= seconds
+
+    def is_so_between_turns(self, is_so: Callable[[], bool]) -> bool:
+        """Whether this holds while no turn is under way; False if one is."""
+        if not self._turning.acquire(blocking=False):
+            return False
+        try:
+            return is_so()
+        finally:
+            self._turning.release()
+
     def _run(self) -> None:
+        connections[get_config().database].execute_wrappers.append(self._note_words)
         try:
             while not self._stopping.is_set():
                 self._wake.wait(self._take_turn())
@@ -82,12 +104,16 @@ class Poller:
 
     def _take_turn(self) -> float:
         """Take one turn and return for how long to sleep."""
+        self._spoke_at = time.monotonic()
         try:
-            now = database_now()
-            turn = self._turn(now)
+            now = _time_by_a_live_connection()
+            with self._turning:
+                turn = self._turn(now)
             self._after(turn)
         except Exception as error:  # noqa: BLE001 - a loop outlives whatever one turn meets
             return self._recover(error)
+        finally:
+            self._spoke_at = None
         outage.end(at=self.name)
         self.turned_at = now
         self._failures = 0
@@ -107,3 +133,23 @@ class Poller:
         connections.close_all()
         backoff: float = min(MAX_BACKOFF, FIRST_BACKOFF * 2 ** min(self._failures - 1, 10))
         return backoff * random.uniform(0.5, 1)  # noqa: S311 - spreads load, guards nothing
+
+    def _note_words(self, execute: Callable[..., Any], *arguments: Any) -> Any:
+        """Note that the database is asked, and that it answers."""
+        self._spoke_at = time.monotonic()
+        try:
+            return execute(*arguments)
+        finally:
+            self._spoke_at = time.monotonic()
+
+
+def _time_by_a_live_connection() -> datetime:
+    """What time it is. A connection that died while nobody used it says nothing about the database: it is renewed."""
+    is_new = connections[get_config().database].connection is None
+    try:
+        return database_now()
+    except TRANSIENT:
+        if is_new:
+            raise
+        connections.close_all()
+        return database_now()

@@ -1,4 +1,4 @@
-"""The loop that closes what dead processes left behind, and holds back when the clock cannot be trusted."""
+"""The loop that closes or takes back what processes left behind, and holds back when the clock cannot be trusted."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from datetime import datetime
 
 from chainsched.conf import get_config
 from chainsched.flow.reap import reap
+from chainsched.flow.recall import Recalled, recall
 from chainsched.runtime.poller import Turn
+from chainsched.servers import get_server
 
 logger = logging.getLogger(__name__)
 
@@ -16,10 +18,13 @@ logger = logging.getLogger(__name__)
 class Reaper:
     """Reaps, unless the database stood still or its clock jumped: then everyone's heartbeat looks old.
 
-    Nobody is declared lost for one expiry after that, so that whoever lives can show it.
+    Nobody is declared lost, and nothing that somebody may still run is taken back, for one expiry after that, so that
+    whoever lives can show it. Nor is anything taken back in the first expiry of this loop: whoever starts with it, as
+    after an outage of everything, has to show first what it can run.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, began_at: float | None = None) -> None:
+        self._began_at = time.monotonic() if began_at is None else began_at
         self._last: tuple[float, datetime] | None = None
         self._holds_until = 0.0
 
@@ -27,7 +32,14 @@ class Reaper:
         if self._is_held_back(now):
             return Turn()
         reaped = reap(now=now)
-        return Turn(did=reaped.lost + reaped.released, has_more=reaped.has_more)
+        # After reaping, which makes claims pending that nobody else may know.
+        recalled = recall(workflows=get_server().recent_workflows(now=now), now=now) if self._is_settled else Recalled()
+        did = reaped.lost + reaped.released + recalled.queued + recalled.cancelled
+        return Turn(did=did, has_more=reaped.has_more or recalled.has_more)
+
+    @property
+    def _is_settled(self) -> bool:
+        return time.monotonic() - self._began_at >= get_config().process_expiry
 
     def _is_held_back(self, now: datetime) -> bool:
         here = time.monotonic()

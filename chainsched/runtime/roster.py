@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from dataclasses import dataclass, field, replace
 
 from chainsched.domain import outcomes
@@ -13,6 +14,10 @@ from chainsched.runtime.wire import Channel
 
 # What waits behind a job that takes longer than this is given to somebody else.
 RECALL_SECONDS = 1.0
+# A child that has not begun what it was given after this long stands still, as under a debugger.
+ANSWER_SECONDS = 20.0
+# A child that lives for so long was not born to end at once.
+PROOF_SECONDS = 1.0
 
 
 @dataclass(slots=True)
@@ -36,6 +41,10 @@ class Job:
         """How long after its claim it began, if it did."""
         return None if self.began_at is None else self.began_at - self.claimed_at
 
+    def overstayed(self, now: float) -> float:
+        """For how long it has been told to stop."""
+        return 0.0 if self.stop_asked_at is None else now - self.stop_asked_at
+
 
 @dataclass(slots=True, eq=False)
 class Child:
@@ -48,9 +57,22 @@ class Child:
     is_recalled: bool = False
     is_silent: bool = False
     has_worked: bool = False
+    heard_at: float = field(default_factory=time.monotonic)
+    born_at: float = 0.0
+    has_hung_up: bool = False
+    makes_no_sense: bool = False
     was_killed_for: int | None = None
     is_ended_early: bool = False
     is_condemned: bool = False
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it is born, and takes work."""
+        return self.pid is not None and not self.is_retiring
+
+    def is_proven(self, now: float) -> bool:
+        """Whether it takes work and has shown that it can: it has worked, or has at least lived for a moment."""
+        return self.is_ready and (self.has_worked or now - self.born_at >= PROOF_SECONDS)
 
     @property
     def begun(self) -> list[Job]:
@@ -63,6 +85,12 @@ def is_stuck(child: Child, now: float) -> bool:
     return bool(running) and all(now - (job.began_at or now) >= RECALL_SECONDS for job in running)
 
 
+def is_unresponsive(child: Child, now: float) -> bool:
+    """Whether a child has been given work and neither begins it nor says anything."""
+    is_waited_for = bool(child.jobs) and not child.begun and not child.is_condemned
+    return is_waited_for and now - child.heard_at >= ANSWER_SECONDS
+
+
 def death_of(job: Job, child: Child, status: int) -> Outcome:
     """Why a job has no result: how the process that ran it ended."""
     if job.timed_out:
@@ -73,12 +101,16 @@ def death_of(job: Job, child: Child, status: int) -> Outcome:
         return outcomes.failed(FailureType.LOST, "The worker was stopped before the job had finished.")
     if child.was_killed_for not in (None, job.id):
         return outcomes.failed(FailureType.LOST, "The process was killed because of another job that ran beside it.")
+    return outcomes.failed(FailureType.KILLED, _end_in_words(child, status))
+
+
+def _end_in_words(child: Child, status: int) -> str:
+    if child.makes_no_sense:
+        return "The process that ran it was ended: what it said made no sense. Does the job change Python itself?"
     if status < 0:
-        name = signal.Signals(-status).name
         hint = ", possibly because memory ran out" if -status == signal.SIGKILL else ""
-        return outcomes.failed(FailureType.KILLED, f"The process that ran it was killed by {name}{hint}.")
-    reason = f"The process that ran it ended with exit code {status}, without a result."
-    return outcomes.failed(FailureType.KILLED, reason)
+        return f"The process that ran it was killed by {_name_of(-status)}{hint}."
+    return f"The process that ran it ended with exit code {status}, without a result."
 
 
 def blame(job: Job, outcome: Outcome) -> Outcome:
@@ -87,6 +119,14 @@ def blame(job: Job, outcome: Outcome) -> Outcome:
         return outcome
     timeout = outcomes.failed(FailureType.TIMEOUT, f"{_overrun(job)}.")
     return replace(timeout, failure_traceback=outcome.failure_traceback)
+
+
+def _name_of(number: int) -> str:
+    """A signal for people; most of the real-time ones have no name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def _overrun(job: Job) -> str:

@@ -30,6 +30,11 @@ class Harvest:
     progress: dict[int, Any] = field(default_factory=dict)
     withdrawn: list[int] = field(default_factory=list)
 
+    @property
+    def over(self) -> int:
+        """How many claims it speaks of that are out no more."""
+        return len(self.finished) + len(self.withdrawn)
+
 
 class Runner(Protocol):
     """Runs claims and hands back what became of them."""
@@ -51,8 +56,8 @@ class Runner(Protocol):
         """Be ready for claims."""
         ...
 
-    def trust(self, until: Callable[[], float], *, on_distrust: Callable[[], None]) -> None:
-        """Let nothing run past this monotonic time, which is asked for again and again."""
+    def trust(self, process_id: int, *, until: Callable[[], float], on_distrust: Callable[[], None]) -> None:
+        """Run the claims of this process, and let nothing run past this monotonic time, asked for again and again."""
         ...
 
     def start(self, item: Claim) -> None:
@@ -106,7 +111,7 @@ class ThreadRunner(Runner):
         for number in range(self._size):
             threading.Thread(target=self._run, name=f"chainsched-job-{number}", daemon=True).start()
 
-    def trust(self, until: Callable[[], float], *, on_distrust: Callable[[], None]) -> None:
+    def trust(self, process_id: int, *, until: Callable[[], float], on_distrust: Callable[[], None]) -> None:
         """Do nothing: threads cannot be ended, and the lease itself tells the supervisor when it is lost."""
 
     @property

@@ -12,11 +12,11 @@ from django.db import connections
 from django.db.migrations.executor import MigrationExecutor
 
 from chainsched.conf import get_config
-from chainsched.exceptions import DeclarationError, NotMigrated
+from chainsched.exceptions import DeclarationError, NotMigrated, UnfitFileSystem
 from chainsched.flow.declare import schedules
 from chainsched.flow.reap import reap
 from chainsched.flow.seed import Seeded, seed
-from chainsched.models import locks
+from chainsched.models import files, locks
 from chainsched.models.clock import database_now
 
 logger = logging.getLogger(__name__)
@@ -24,11 +24,17 @@ logger = logging.getLogger(__name__)
 
 def prepare() -> Seeded | None:
     """Make the database ready for the loops: WAL on SQLite, the declared schedules, and what dead processes left."""
-    refuse_unready()
+    refuse_to_run()
     locks.turn_wal_on(connections[get_config().database])
     seeded = seed(schedules, now=database_now()) if get_config().seed.on_start else None
     reap(now=database_now())
     return seeded
+
+
+def refuse_to_run() -> None:
+    """Raise if no process may run jobs from this database as it is, with the remedy."""
+    _refuse_network_file()
+    refuse_unready()
 
 
 def refuse_unready() -> None:
@@ -54,6 +60,14 @@ def seed_after_migrate(*, using: str, plan: Sequence[Any]) -> None:
         return
     refuse_undiscovered()
     seed(schedules, now=database_now())
+
+
+def _refuse_network_file() -> None:
+    """On SQLite, processes share the database by locks and by memory, which no network carries."""
+    file = files.database_file(connections[get_config().database])
+    file_system = files.network_file_system(file) if file is not None else None
+    if file_system is not None:
+        raise UnfitFileSystem(str(file), file_system=file_system)
 
 
 def _is_test_run() -> bool:

@@ -11,35 +11,42 @@ import contextlib
 import logging
 import os
 import queue
+import random
 import signal
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import FrameType
 
-from django.db import connections
+from django.db import DatabaseError, InterfaceError, connections
 
 from chainsched.conf import get_config
-from chainsched.flow.transact import TRANSIENT
 from chainsched.models import notices
 from chainsched.models.clock import database_now
 from chainsched.registry import registry
+from chainsched.runtime.aside import aside
 from chainsched.runtime.children import Children
+from chainsched.runtime.deadlines import is_before, seconds_until
 from chainsched.runtime.lease import Lease
 from chainsched.runtime.listener import Listener
-from chainsched.runtime.loops import WAKES, WORKER, Loops, poller_for
+from chainsched.runtime.loops import WAKES, WORKER, Loops
 from chainsched.runtime.nursery import Nursery
 from chainsched.runtime.outage import outage
-from chainsched.runtime.poller import Poller, Turn
+from chainsched.runtime.poller import Turn
 from chainsched.runtime.runner import Runner, ThreadRunner
+from chainsched.runtime.shift import Shift
 from chainsched.runtime.worker import Worker
 
 logger = logging.getLogger(__name__)
 
 PAUSE = 1.0
 MAX_PAUSE = 10.0
+# How often it is looked whether anything hangs.
+WATCH_SECONDS = 5.0
+# A statement of ours takes no longer than STATEMENT_TIMEOUT, and no answer comes later than that.
+HUNG_SECONDS = 75.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +63,6 @@ class Roles:
         return self.processes * self.threads
 
 
-@dataclass(slots=True)
-class Shift:
-    """One lease, and the worker whose claims stand under it."""
-
-    lease: Lease
-    worker: Worker
-    poller: Poller | None
-    is_lost: bool = False
-
-
 class Supervisor:
     """Runs the loops and workers of one process until it is told to stop."""
 
@@ -76,7 +73,6 @@ class Supervisor:
         # A queue and not an event: a signal handler may put something in at any moment, whoever holds which lock.
         self._changes: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._result_ready = threading.Event()
-        self._worker_idle = threading.Event()
         self._is_stopping = False
         self._exit_code = 0
         self._signals = 0
@@ -89,6 +85,8 @@ class Supervisor:
         """Turn until stopped by a signal, by ``stop`` or after ``seconds``; returns the exit code."""
         until = None if seconds is None else time.monotonic() + seconds
         notices.sign_with(uuid.uuid4().hex)
+        # This thread must hear signals, so it leaves all work that might hang to others.
+        connections.close_all()
         self._runner.open()
         self._loops.start()
         if Listener.is_possible():
@@ -106,18 +104,32 @@ class Supervisor:
         """Take one turn of everything in this thread, and wait for the jobs that it started."""
         self._runner.open()
         lease = self._new_lease()
+        self._runner.trust(lease.process.pk, until=lease.trusted_until, on_distrust=self.stop)
         lease.start()
         worker = Worker(lease.process, self._runner, workflows=self._workflows)
         self._loops.turn_once()
         if self._roles.jobs_at_once:
+            self._await_hands()
             worker.turn(database_now())
-            worker.drain()
-        while not worker.is_idle:
+            worker.claim_no_more()
+        while not worker.is_idle and not self._is_stopping:
             self._result_ready.wait(PAUSE)
             self._result_ready.clear()
             worker.turn(database_now())
         self._runner.close()
         lease.stop()
+
+    def _await_hands(self) -> None:
+        """Give children the time to be born; without all of them, what there are will do."""
+        deadline = time.monotonic() + MAX_PAUSE
+        while self._runner.free < self._roles.jobs_at_once and not self._is_stopping and is_before(deadline):
+            self._result_ready.wait(PAUSE)
+            self._result_ready.clear()
+
+    @property
+    def has_threads_left(self) -> bool:
+        """Whether jobs still run in threads of this process, which nobody can end."""
+        return not self._runner.is_killable and self._runner.running > 0
 
     def stop(self) -> None:
         """Ask for an orderly end; returns at once."""
@@ -143,27 +155,50 @@ class Supervisor:
 
         Lost it is also when a beat is never answered: whoever waits for that answer cannot say so.
         """
-        while not self._is_stopping and not shift.is_lost and _is_before(until):
-            trusted_until = shift.lease.trusted_until()
-            deadline = trusted_until if until is None else min(until, trusted_until)
-            self._rest(deadline - time.monotonic())
-            shift.is_lost = shift.is_lost or not _is_before(shift.lease.trusted_until())
+        while not self._is_stopping and not shift.is_lost and is_before(until):
+            ends = [shift.lease.trusted_until(), time.monotonic() + WATCH_SECONDS]
+            self._rest(seconds_until(min(ends if until is None else [*ends, until])))
+            shift.is_lost = shift.is_lost or not is_before(shift.lease.trusted_until()) or self._is_worker_hung(shift)
+            self._renew_hung(after=HUNG_SECONDS)
+
+    def _is_worker_hung(self, shift: Shift) -> bool:
+        if shift.is_hung(HUNG_SECONDS):
+            logger.error("The worker waits for an answer that does not come.")
+            return True
+        return False
+
+    def _renew_hung(self, *, after: float) -> None:
+        for name in self._loops.renew_hung(after=after):
+            logger.error("The %s waited for an answer that did not come; another one takes its place.", name)
+        self._listener = self._listener.renewed()
 
     def _rest(self, seconds: float) -> None:
         """Until something changes, but no longer than this."""
         with contextlib.suppress(queue.Empty):
             self._changes.get(timeout=max(0.0, seconds))
 
+    def _rest_until(self, is_so: Callable[[], bool], until: float | None) -> None:
+        """Until this is so, the time is up, or it is time to stop."""
+        while not is_so() and not self._is_stopping and is_before(until):
+            self._rest(MAX_PAUSE if until is None else until - time.monotonic())
+
     def _open_shift(self, until: float | None) -> Shift | None:
         """Begin a shift, as soon as the database lets us; None if it is time to stop before that."""
         pause = PAUSE
-        while not self._is_stopping and _is_before(until):
+        while not self._is_stopping and is_before(until):
+            opening = aside(self._take_lease)
+            opening.add_done_callback(lambda _: self._changes.put(None))
+            answered_by = time.monotonic() + get_config().process_expiry
+            self._rest_until(opening.done, answered_by if until is None else min(until, answered_by))
+            if not opening.done() and (self._is_stopping or not is_before(until)):
+                return None
             try:
-                lease = self._new_lease()
-            except TRANSIENT as error:
+                lease = opening.result(0)
+            except (DatabaseError, InterfaceError, TimeoutError) as error:
+                # One that comes later is nobody's, and runs out.
                 outage.begin(error, at="lease")
-                connections.close_all()
-                self._rest(pause)
+                again_at = time.monotonic() + pause * random.uniform(0.5, 1)  # noqa: S311 - spreads load
+                self._rest_until(lambda: False, again_at if until is None else min(until, again_at))
                 pause = min(2 * pause, MAX_PAUSE)
             else:
                 outage.end(at="lease")
@@ -171,31 +206,33 @@ class Supervisor:
         return None
 
     def _begin(self, lease: Lease) -> Shift:
-        worker = Worker(lease.process, self._runner, workflows=self._workflows)
-        poller = self._poller_for(worker) if self._roles.jobs_at_once else None
-        shift = self._shift = Shift(lease, worker, poller)
-        self._runner.trust(lease.trusted_until, on_distrust=lambda: self._lose(lease))
-        lease.start()
-        if poller is not None:
-            poller.start()
+        if self._shift is not None:
+            # Whatever cut us off has cut off the loops as well, in the middle of their turns.
+            self._renew_hung(after=PAUSE)
+        shift = self._shift = Shift(
+            lease, self._runner, workflows=self._workflows, after=self._pass_on, on_death=self._lose_part
+        )
+        self._runner.trust(lease.process.pk, until=lease.trusted_until, on_distrust=lambda: self._lose(lease))
+        shift.start()
+        if self._roles.jobs_at_once:
             # Rows may wait for somebody who knows their workflow.
             self._wake("dispatcher")
-            self._tell_others()
         return shift
 
-    def _tell_others(self) -> None:
-        """Let dispatchers elsewhere know that somebody new can run jobs; they find out by themselves otherwise."""
-        try:
-            notices.send(notices.DISPATCHER)
-        except TRANSIENT:
-            connections.close_all()
+    def _take_lease(self) -> Lease:
+        """A new one. Dispatchers elsewhere are told that somebody new can run jobs, or find out by themselves."""
+        lease = self._new_lease()
+        if self._roles.jobs_at_once:
+            with contextlib.suppress(DatabaseError, InterfaceError):
+                notices.send(notices.DISPATCHER)
+        return lease
 
     def _new_lease(self) -> Lease:
         lease = Lease(
             self._roles.kind,
             workflows=self._workflows,
             on_loss=lambda: self._lose(lease),
-            turns=self._loops.turned_at,
+            turns=lambda: self._loops.turned_at() | (self._shift.turned_at() if self._shift else {}),
         )
         return lease
 
@@ -207,21 +244,13 @@ class Supervisor:
     def _abandon(self, shift: Shift) -> None:
         """End everything of a shift at once: others may be running its jobs already, and nothing of it counts."""
         logger.error("This process lost its lease; what it was running is ended, and it begins anew.")
-        self._abandon_work(shift)
+        shift.abandon()
         self._runner.kill()
-        # An answer that the network lost is waited for without end; the next lease is taken over a fresh connection.
-        connections.close_all()
-
-    def _abandon_work(self, shift: Shift) -> None:
-        shift.worker.abandon()
-        shift.lease.abandon()
-        if shift.poller is not None:
-            shift.poller.stop()
 
     def _give_up(self, shift: Shift) -> int:
         """What runs in threads cannot be ended without this process."""
         logger.critical("This process lost its lease; it ends now and should be started again.")
-        self._abandon_work(shift)
+        shift.abandon()
         self._stop_loops()
         self._runner.close()
         return 1
@@ -237,13 +266,8 @@ class Supervisor:
             on_death=self._lose_part,
         )
 
-    def _poller_for(self, worker: Worker) -> Poller:
-        return poller_for(WORKER, worker.turn, after=self._pass_on, on_death=self._lose_part)
-
     def _pass_on(self, name: str, turn: Turn) -> None:
         """Wake the loops that may have something to do after this turn."""
-        if name == WORKER and self._shift is not None and self._shift.worker.is_idle:
-            self._worker_idle.set()
         for other in WAKES[name] if turn.did else ():
             self._wake(other)
 
@@ -258,8 +282,8 @@ class Supervisor:
     def _wake(self, name: str) -> None:
         if name != WORKER:
             self._loops.wake(name)
-        elif self._shift is not None and self._shift.poller is not None:
-            self._shift.poller.wake()
+        elif self._shift is not None:
+            self._shift.wake()
 
     def _note_result(self) -> None:
         self._result_ready.set()
@@ -272,43 +296,19 @@ class Supervisor:
         self.stop()
 
     def _drain(self, shift: Shift | None) -> int:
-        """Start nothing more, let running jobs finish, record them, and give the lease back."""
+        """Start nothing more, let running jobs finish, record them, and give the lease back.
+
+        There is one time for all of it, in which turns that hang are waited for as well.
+        """
+        deadline = time.monotonic() + get_config().shutdown_timeout
         self._stop_loops()
-        is_drained = shift is None or self._drain_worker(shift)
-        if shift is not None and shift.poller is not None:
-            shift.poller.stop()
-            shift.poller.join(get_config().shutdown_timeout)
-        self._loops.join(get_config().shutdown_timeout)
+        is_drained = shift is None or shift.drain(deadline)
+        self._loops.join(seconds_until(deadline))
         self._runner.close()
         if shift is not None:
-            self._return(shift.lease)
+            shift.give_lease_back()
         return self._exit_code if is_drained else 1
-
-    def _drain_worker(self, shift: Shift) -> bool:
-        if shift.poller is None:
-            return True
-        self._worker_idle.clear()
-        shift.worker.drain()
-        shift.poller.wake()
-        if self._worker_idle.wait(get_config().shutdown_timeout):
-            return True
-        logger.error("%d jobs did not finish in time; they count as lost and are retried.", self._runner.running)
-        self._runner.end_running()
-        # Those that could be ended are written down; threads go on until the process is gone.
-        return self._worker_idle.wait(get_config().kill_grace if self._runner.is_killable else 0)
-
-    def _return(self, lease: Lease) -> None:
-        # The connection that this thread began with may have broken long ago, unnoticed.
-        connections.close_all()
-        try:
-            lease.stop()
-        except TRANSIENT as error:
-            logger.warning("The lease could not be given back and will run out: %s", str(error).strip())
 
     def _stop_loops(self) -> None:
         self._listener.stop()
         self._loops.stop()
-
-
-def _is_before(until: float | None) -> bool:
-    return until is None or time.monotonic() < until

@@ -65,7 +65,7 @@ class Decoder:
 def _read(body: bytes) -> Message:
     try:
         message = json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Garbled(str(error)) from error
     if not isinstance(message, dict):
         raise Garbled("a message is an object")
@@ -80,6 +80,8 @@ class Channel:
         self.socket = end
         self._decoder = Decoder()
         self._unsent = bytearray()
+        # What made no sense in what came in, and ended it.
+        self.nonsense = ""
 
     @property
     def has_unsent(self) -> bool:
@@ -101,15 +103,17 @@ class Channel:
             self._unsent.clear()
 
     def receive(self) -> tuple[list[Message], bool]:
-        """The messages that have arrived, and whether the other end is still there."""
+        """The messages that have arrived, and whether more can come: not from an end that is gone or makes no sense."""
         messages: list[Message] = []
         try:
             while data := self.socket.recv(CHUNK):
-                messages += self._decoder.feed(data)
+                messages.extend(self._decoder.feed(data))
         except BlockingIOError:
             return messages, True
+        except Garbled as error:
+            self.nonsense = str(error)
         except OSError:
-            return messages, False
+            pass
         return messages, False
 
     def close(self) -> None:

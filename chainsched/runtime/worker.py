@@ -9,7 +9,7 @@ from datetime import datetime
 from chainsched.conf import get_config
 from chainsched.domain.outcomes import Finished
 from chainsched.flow.execute import begin, claim, find_cancelled, hand_back, note_progress, release
-from chainsched.flow.record import record
+from chainsched.flow.record import Recorded, record
 from chainsched.models import Process
 from chainsched.runtime.poller import Turn
 from chainsched.runtime.runner import Harvest, Runner
@@ -25,21 +25,28 @@ class Worker:
         self._runner = runner
         self._workflows = workflows
         self._unwritten = Harvest()
+        self._put_aside: list[Finished] = []
+        self._tried_at: datetime | None = None
         self._held: set[int] = set()
         self._told: set[int] = set()
         self._asked_at: datetime | None = None
+        self._looked_at: datetime | None = None
         self._is_unsure = False
-        self._is_draining = False
+        self._claims_no_more = False
         self._is_abandoned = False
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing is under way and nothing is left to write."""
-        return self._runner.running == 0 and not self._unwritten.finished and not self._unwritten.withdrawn
+        return self._runner.running == 0 and not self._unwritten.over and not self._put_aside
+
+    def claim_no_more(self) -> None:
+        """Finish and record what was claimed."""
+        self._claims_no_more = True
 
     def drain(self) -> None:
         """Claim nothing more; what runs is finished and recorded, what has not begun goes back."""
-        self._is_draining = True
+        self.claim_no_more()
         self._runner.withdraw()
 
     def abandon(self) -> None:
@@ -51,7 +58,8 @@ class Worker:
             return Turn()
         written = self._write(now)
         self._pass_cancels_on(now)
-        if not self._is_draining:
+        self._find_strays(now)
+        if not self._claims_no_more:
             self._start()
         return Turn(did=written)
 
@@ -64,15 +72,15 @@ class Worker:
             kept.begun = {}
         if kept.progress:
             # Before the results: an execution that has ended is final.
-            note_progress(kept.progress, process=self._process)
-            kept.progress = {}
+            kept.progress = note_progress(kept.progress, process=self._process)
         if kept.withdrawn:
-            release(kept.withdrawn, process=self._process)
-            self._held -= set(kept.withdrawn)
+            left = release(kept.withdrawn, process=self._process)
+            given_back = set(kept.withdrawn) - left
+            self._held -= given_back
             # Whoever takes it next has to be told again, and that may be us.
-            self._told -= set(kept.withdrawn)
-            kept.withdrawn = []
-        return self._record(kept.finished, now) if kept.finished else 0
+            self._told -= given_back
+            kept.withdrawn = list(left)
+        return self._record_fresh(now) + self._record_held(now)
 
     def _keep(self, harvest: Harvest) -> None:
         self._unwritten.finished += harvest.finished
@@ -80,27 +88,58 @@ class Worker:
         self._unwritten.progress |= harvest.progress
         self._unwritten.withdrawn += harvest.withdrawn
 
-    def _record(self, finished: list[Finished], now: datetime) -> int:
+    def _record_fresh(self, now: datetime) -> int:
+        """Record what has just ended; that whose rows somebody holds is put aside, and waited for no more."""
+        finished = self._unwritten.finished
         recorded = record(finished, now=now, by=self._process)
-        self._unwritten.finished = [item for item in finished if item.execution_id in recorded.unwritten]
+        self._unwritten.finished = []
+        self._put_aside += [item for item in finished if item.execution_id in recorded.unwritten]
+        return self._note_over(recorded)
+
+    def _record_held(self, now: datetime) -> int:
+        """Try now and then what was put aside, without waiting for anybody."""
+        if not self._put_aside or not self._is_time(self._tried_at, now):
+            return 0
+        self._tried_at = now
+        recorded = record(self._put_aside, now=now, by=self._process, is_waiting=False)
+        self._put_aside = [item for item in self._put_aside if item.execution_id in recorded.unwritten]
+        return self._note_over(recorded)
+
+    def _note_over(self, recorded: Recorded) -> int:
         over = {*recorded.ended, *recorded.late}
         self._held -= over
         self._told -= over
         return len(recorded.ended)
 
+    @staticmethod
+    def _is_time(last_at: datetime | None, now: datetime) -> bool:
+        """Whether an interval has gone by."""
+        return last_at is None or (now - last_at).total_seconds() >= get_config().worker_interval
+
     def _pass_cancels_on(self, now: datetime) -> None:
         """Tell jobs that somebody wants them to stop, wherever that was said; asked for now and then."""
-        if not self._held or (self._asked_at and (now - self._asked_at).total_seconds() < get_config().worker_interval):
+        if not self._held or not self._is_time(self._asked_at, now):
             return
         self._asked_at = now
         wanted = find_cancelled(process=self._process) - self._told
         self._told |= wanted
         self._runner.cancel(wanted)
 
+    def _find_strays(self, now: datetime) -> None:
+        """Give back what stands under our name and is not in our hands.
+
+        A claim that failed may have been committed all the same; and a server that takes another's place may have
+        lost the commit with which we wrote something down, which nobody tells us.
+        """
+        self._looked_at = self._looked_at or now
+        if self._is_unsure or (now - self._looked_at).total_seconds() >= get_config().process_expiry:
+            self._looked_at = now
+            found = hand_back(process=self._process, known=self._held)
+            if found and not self._is_unsure:
+                logger.warning("%d executions that were written down are open again; they are made once more.", found)
+
     def _start(self) -> None:
-        """Fill the free places. After a claim that failed, what it may have taken all the same is given back."""
-        if self._is_unsure:
-            hand_back(process=self._process, known=self._held)
+        """Fill the free places."""
         self._is_unsure = True
         claims = claim(process=self._process, workflows=self._workflows, limit=self._runner.free, is_begun=False)
         self._is_unsure = False

@@ -16,6 +16,10 @@ class TaskServer(Protocol):
         """The names it can run at present; rows that name another stay queued."""
         ...
 
+    def recent_workflows(self, *, now: datetime) -> Collection[str]:
+        """The names it can run, or could until a moment ago; what was dispatched for another goes back."""
+        ...
+
     def submit(self, execution_ids: Sequence[int]) -> None:
         """Take over these pending executions."""
         ...

@@ -5,14 +5,18 @@ from io import StringIO
 import pytest
 from django.apps import apps
 from django.core.management import CommandError, call_command
+from django.db import connection
 
 from chainsched import Every
 from chainsched.domain.states import ExecutionState
+from chainsched.exceptions import UnfitFileSystem
 from chainsched.flow.declare import schedules
-from chainsched.models import Manifest, Metadata, Process
+from chainsched.models import Manifest, Metadata, Process, files
 from tests.testapp import workflows
 
 pytestmark = pytest.mark.django_db(transaction=True)
+
+needs_sqlite = pytest.mark.skipif(connection.vendor != "sqlite", reason="about SQLite")
 
 
 @pytest.fixture
@@ -41,6 +45,11 @@ def test_for_ends_by_itself(declared):
     assert f"Scheduler started: {loops}; 2 jobs at once in this process." in output
     assert output.endswith("Scheduler stopped.\n")
     assert Metadata.objects.get().state == ExecutionState.COMPLETED
+
+
+def test_by_default_there_is_a_process_for_each_core_that_may_be_used(monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 2, 5}, raising=False)
+    assert "Worker started: 3 jobs at once" in run("run_worker", "--for", "0.1")
 
 
 def test_loops_can_be_chosen(declared):
@@ -95,4 +104,18 @@ def test_a_schedules_module_that_cannot_be_imported_stops_the_start(command, mon
     monkeypatch.setattr(config, "undiscovered", {"shop.schedules": NameError("name 'Evry' is not defined")})
     with pytest.raises(CommandError, match=r"shop\.schedules cannot be imported: NameError: name 'Evry'"):
         run(command)
+    assert not Process.objects.exists()
+
+
+@needs_sqlite
+@pytest.mark.parametrize("command", ["run_scheduler", "run_worker"])
+def test_a_database_file_on_a_network_file_system_stops_the_start(command, monkeypatch, tmp_path):
+    monkeypatch.setattr(files, "MOUNTS", tmp_path / "mountinfo")
+    files.MOUNTS.write_text("22 1 0:50 / / rw,relatime - nfs4 10.0.0.1:/export rw\n")
+    with pytest.raises(
+        CommandError, match=r"test\.sqlite3 is on the network file system nfs4.* Use PostgreSQL"
+    ) as refused:
+        run(command, "--for", "1")
+    assert isinstance(refused.value.__cause__, UnfitFileSystem)
+    assert refused.value.__cause__.file_system == "nfs4"
     assert not Process.objects.exists()

@@ -22,7 +22,7 @@ def start(
 ) -> subprocess.Popen[str]:
     """``manage.py`` with these arguments, on the test's database, with these options in ``CHAINSCHED``.
 
-    ``through`` is the directory of a socket that leads there by a detour.
+    It leads a group of its own. ``through`` is the directory of a socket that leads there by a detour.
     """
     environment = {
         **os.environ,
@@ -38,6 +38,7 @@ def start(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        process_group=0,
     )
 
 

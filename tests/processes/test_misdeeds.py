@@ -1,20 +1,23 @@
 """Jobs that misbehave, in real children of a real worker: each ends as a failure that can be read."""
 
-import os
 import re
-from pathlib import Path
+import uuid
 
 import pytest
 
-from chainsched.domain.states import ExecutionState, QueueStatus
-from chainsched.models import DeadLetter, Manifest, ManifestGroup, Metadata, WorkQueue
-from tests.processes.command import start, stop
+from chainsched.domain.states import ExecutionState
+from chainsched.models import DeadLetter, Manifest, ManifestGroup, Metadata
+from chaos import processes
+from chaos.rows import is_quiet
+from tests.processes.command import stop
 from tests.testapp import misdeeds, workflows
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 TIMEOUT = {"timeout": 1}
+# Inherited by all processes below the one that is started with it.
+MARK = "CHAINSCHED_TEST_MARK"
 
 # The workflow, the type of its failure, and words of its reason.
 MISDEEDS = [
@@ -24,6 +27,7 @@ MISDEEDS = [
     (misdeeds.crash, "killed", "killed by SIGSEGV"),
     (misdeeds.abort, "killed", "killed by SIGABRT"),
     (misdeeds.kill_itself, "killed", "killed by SIGKILL, possibly because memory ran out"),
+    (misdeeds.kill_itself_by_number, "killed", "killed by signal 39"),
     (misdeeds.term_itself, "Interrupted", "received SIGTERM"),
     (misdeeds.run_out_of_memory, "MemoryError", ""),
     (misdeeds.hoard, "MemoryError", ""),
@@ -43,33 +47,35 @@ MISDEEDS = [
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_each_misdeed_ends_in_a_dead_letter_with_its_reason(threads):
+def test_each_misdeed_ends_in_a_dead_letter_with_its_reason(launch, threads):
     chosen = MISDEEDS if threads == 1 else [row for row in MISDEEDS if _is_fit_for_threads(row)]
     # Jobs that share a process share its fate: no misdeed is done beside another, and its innocent neighbours, which
     # may be killed with it, are retried.
     ManifestGroup.objects.create(name="misdeeds", max_active_jobs=None if threads == 1 else 1)
     retries = 1 if threads == 1 else 3
+    guilty = {workflow.__name__ for workflow, _, _ in chosen}
+    innocent = {f"innocent-{number}" for number in range(20)}
     for workflow, _, _ in chosen:
         name = workflow.__name__
         options = {"max_retries": 1, **(TIMEOUT if "timeout" in dict(_expected())[name] else {})}
         Manifest.objects.schedule(workflow, name, None, None, group="misdeeds", **options).trigger()
-    for number in range(20):
-        Manifest.objects.schedule(workflows.ping, f"innocent-{number}", None, None, max_retries=retries).trigger()
-    process = start("run_scheduler", "--processes", "2", "--threads", str(threads), settings={"KILL_GRACE": 1})
-    try:
-        wait_until(lambda: not Metadata.objects.active().exists() and _ended() >= len(chosen) + 20)
-    finally:
-        code, output = stop(process)
+    for name in innocent:
+        Manifest.objects.schedule(workflows.ping, name, None, None, max_retries=retries).trigger()
+    settings, mark = {"KILL_GRACE": 1, "RETRY_DELAY": 1}, {MARK: uuid.uuid4().hex}
+    arguments = ("--processes", "2", "--threads", str(threads))
+    process = launch("run_scheduler", *arguments, settings=settings, environment=mark)
+    wait_until(lambda: _given_up() >= guilty and _completed() >= innocent, timeout=90)
+    code, output = stop(process)
     assert code == 0, output
 
-    letters = DeadLetter.objects.awaiting().values_list("manifest__external_id", flat=True)
-    assert set(letters) == {workflow.__name__ for workflow, _, _ in chosen}
+    assert _given_up() == guilty
+    assert _completed() == innocent
     for workflow, failure_type, words in chosen:
         attempts = Metadata.objects.filter(manifest_external_id=workflow.__name__)
         told = [(execution.failure_type, execution.failure_reason) for execution in attempts]
         assert [kind for kind, _ in told] == [failure_type], (workflow.__name__, told)
         assert re.search(words, told[0][1]), (workflow.__name__, told)
-    assert _daemons() == []
+    assert _daemons(mark[MARK]) == []
 
 
 def _is_fit_for_threads(row) -> bool:
@@ -83,33 +89,28 @@ def _expected():
     return [(workflow.__name__, failure_type) for workflow, failure_type, _ in MISDEEDS]
 
 
-def _ended():
-    return Metadata.objects.filter(ended_at__isnull=False).count()
+def _given_up() -> set[str]:
+    return set(DeadLetter.objects.awaiting().values_list("manifest__external_id", flat=True))
 
 
-def _daemons() -> list[str]:
-    """Processes that the misdeed left behind."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            try:
-                command = (entry / "cmdline").read_bytes()
-            except OSError:
-                continue
-            if b"chainsched-daemon" in command:
-                found.append(command.decode())
-    return found
+def _completed() -> set[str]:
+    completed = Metadata.objects.filter(state=ExecutionState.COMPLETED)
+    return set(completed.values_list("manifest_external_id", flat=True))
 
 
-def test_a_job_that_is_killed_each_time_uses_its_attempts_and_no_others():
+def _daemons(mark: str) -> list[str]:
+    """What the misdeed left behind in a process with this mark."""
+    commands = [processes.command_of(pid) for pid in processes.carrying(MARK, mark)]
+    return [command for command in commands if "chainsched-daemon" in command]
+
+
+def test_a_job_that_is_killed_each_time_uses_its_attempts_and_no_others(launch):
     Manifest.objects.schedule(misdeeds.kill_itself, "greedy", None, None, max_retries=3).trigger()
     for number in range(40):
         Manifest.objects.schedule(misdeeds.stay, f"innocent-{number}", 0.1, None, max_retries=1).trigger()
-    process = start("run_scheduler", "--processes", "2", settings={"RETRY_DELAY": 1})
-    try:
-        wait_until(lambda: DeadLetter.objects.exists() and _ended() == 43)
-    finally:
-        code, output = stop(process)
+    process = launch("run_scheduler", "--processes", "2", settings={"RETRY_DELAY": 1})
+    wait_until(lambda: _given_up() == {"greedy"} and len(_completed()) == 40)
+    code, output = stop(process)
     assert code == 0, output
     attempts = Metadata.objects.filter(manifest_external_id="greedy").order_by("id")
     assert [(row.attempt, row.failure_type) for row in attempts] == [(number, "killed") for number in (1, 2, 3)]
@@ -123,19 +124,17 @@ GRACE = 1
 MOMENTS = [round(turn + step * 0.005, 3) for turn in (1, 1 + GRACE / 2, 1 + GRACE) for step in range(-8, 9)]
 
 
-def test_a_job_that_ends_as_its_time_is_up_has_one_outcome():
+def test_a_job_that_ends_as_its_time_is_up_has_one_outcome(launch):
     for moment in MOMENTS:
         name = f"at-{moment}"
         Manifest.objects.schedule(misdeeds.stay, name, moment, None, group="racers", timeout=1, max_retries=1)
         Manifest.objects.schedule_dependent(workflows.ping, f"after-{name}", None, depends_on=name)
         Manifest.objects.get(external_id=name).trigger()
-    process = start("run_scheduler", "--processes", "6", settings={"KILL_GRACE": GRACE})
+    process = launch("run_scheduler", "--processes", "6", settings={"KILL_GRACE": GRACE})
     racers = Metadata.objects.filter(manifest_external_id__startswith="at-")
-    try:
-        wait_until(lambda: racers.filter(ended_at__isnull=False).count() == len(MOMENTS), timeout=90)
-        wait_until(lambda: not Metadata.objects.active().exists() and not _queued())
-    finally:
-        code, output = stop(process)
+    wait_until(lambda: racers.filter(ended_at__isnull=False).count() == len(MOMENTS), timeout=90)
+    wait_until(is_quiet)
+    code, output = stop(process)
     assert code == 0, output
     assert "too late" not in output
     assert racers.count() == len(MOMENTS)
@@ -152,21 +151,15 @@ def test_a_job_that_ends_as_its_time_is_up_has_one_outcome():
     assert given_up
 
 
-def _queued():
-    return WorkQueue.objects.filter(status=QueueStatus.QUEUED).exists()
-
-
-def test_a_running_job_is_told_that_it_was_cancelled_and_shows_its_progress():
+def test_a_running_job_is_told_that_it_was_cancelled_and_shows_its_progress(launch):
     manifest = Manifest.objects.schedule(misdeeds.stop_when_told, "long", None, None)
     manifest.trigger()
-    process = start("run_scheduler", "--processes", "1")
-    try:
-        wait_until(lambda: Metadata.objects.in_progress().filter(progress__done__gt=1).exists())
-        assert Metadata.objects.get().started_at is not None
-        assert manifest.cancel().running == 1
-        wait_until(lambda: not Metadata.objects.active().exists())
-    finally:
-        code, output = stop(process)
+    process = launch("run_scheduler", "--processes", "1")
+    wait_until(lambda: Metadata.objects.in_progress().filter(progress__done__gt=1).exists())
+    assert Metadata.objects.get().started_at is not None
+    assert manifest.cancel().running == 1
+    wait_until(lambda: not Metadata.objects.active().exists())
+    code, output = stop(process)
     assert code == 0, output
     execution = Metadata.objects.get()
     assert execution.state == ExecutionState.CANCELLED
@@ -174,15 +167,13 @@ def test_a_running_job_is_told_that_it_was_cancelled_and_shows_its_progress():
     assert not DeadLetter.objects.exists()
 
 
-def test_a_job_that_does_not_listen_is_cancelled_by_force():
+def test_a_job_that_does_not_listen_is_cancelled_by_force(launch):
     manifest = Manifest.objects.schedule(misdeeds.ignore_everything, "deaf", None, None)
     manifest.trigger()
-    process = start("run_scheduler", "--processes", "1", settings={"KILL_GRACE": 1})
-    try:
-        wait_until(lambda: Metadata.objects.in_progress().filter(started_at__isnull=False).exists())
-        manifest.cancel()
-        wait_until(lambda: not Metadata.objects.active().exists())
-    finally:
-        code, output = stop(process)
+    process = launch("run_scheduler", "--processes", "1", settings={"KILL_GRACE": 1})
+    wait_until(lambda: Metadata.objects.in_progress().filter(started_at__isnull=False).exists())
+    manifest.cancel()
+    wait_until(lambda: not Metadata.objects.active().exists())
+    code, output = stop(process)
     assert code == 0, output
     assert Metadata.objects.get().state == ExecutionState.CANCELLED

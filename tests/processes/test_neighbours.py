@@ -18,7 +18,7 @@ def run(launch, *jobs, threads=1):
     for number, (workflow, value, timeout) in enumerate(jobs):
         name = f"{number}-{workflow.__name__}"
         Manifest.objects.schedule(workflow, name, value, None, max_retries=1, timeout=timeout).trigger()
-        wait_until(_ended(name).exists, timeout=20)
+        wait_until(_ended(name).exists)
     code, output = stop(process)
     assert code == 0, output
     return list(Metadata.objects.order_by("manifest_external_id")), output
@@ -28,6 +28,13 @@ def test_progress_that_cannot_be_stored_holds_nothing_up(launch):
     (first,), output = run(launch, (misdeeds.boast, None, None))
     assert (first.state, first.output) == (ExecutionState.COMPLETED, "boasted")
     assert first.progress == {"done": None, "total": None, "message": "a\ufffdb\ufffd"}
+    assert "failed" not in output
+
+
+def test_what_is_redacted_inside_of_json_can_be_stored(launch):
+    (first,), output = run(launch, (misdeeds.boast_in_json, None, None))
+    assert first.state == ExecutionState.COMPLETED, first.failure_reason
+    assert first.output == first.progress["message"] == '{"password": "[redacted]", "a": "\\ud800"}'
     assert "failed" not in output
 
 
@@ -56,6 +63,23 @@ def test_a_transaction_that_was_left_open_swallows_nothing_of_others(launch):
     assert Group.objects.filter(name="x").exists()
 
 
+@pytest.mark.parametrize(
+    "misdeed", [misdeeds.write_without_commit, misdeeds.write_without_commit_async, misdeeds.begin_by_hand]
+)
+def test_what_was_written_and_not_committed_is_no_success(launch, misdeed):
+    (first, second), _ = run(launch, (misdeed, "x", None), (misdeeds.write_down, "y", None))
+    assert first.failure_type == "open_transaction"
+    assert second.state == ExecutionState.COMPLETED
+    assert list(Group.objects.values_list("name", flat=True)) == ["y"]
+
+
+def test_a_job_that_commits_by_itself_is_a_success(launch):
+    (first, second), _ = run(launch, (misdeeds.commit_by_hand, "x", None), (misdeeds.write_down, "y", None))
+    assert (first.state, first.output) == (ExecutionState.COMPLETED, 1), first.failure_reason
+    assert second.state == ExecutionState.COMPLETED
+    assert Group.objects.count() == 2
+
+
 def test_the_alarms_and_handlers_of_a_job_end_with_it(launch):
     Manifest.objects.schedule(misdeeds.set_an_alarm, "first", None, None, group="one by one").trigger()
     Manifest.objects.schedule(misdeeds.stay, "second", 2, None, group="one by one", max_retries=1).trigger()
@@ -79,10 +103,10 @@ def test_a_job_that_closes_everything_beside_others_fails_at_once(launch):
 
 
 def test_an_async_job_in_a_thread_is_interrupted_and_its_neighbour_goes_on(launch):
-    process = launch("run_scheduler", "--processes", "1", "--threads", "2", settings={"KILL_GRACE": 4})
     Manifest.objects.schedule(misdeeds.stay, "beside", 8, None, max_retries=1).trigger()
     Manifest.objects.schedule(misdeeds.oversleep_async, "overdue", None, None, max_retries=1, timeout=1).trigger()
-    wait_until(lambda: _ended("beside").exists() and _ended("overdue").exists(), timeout=20)
+    process = launch("run_scheduler", "--processes", "1", "--threads", "2", settings={"KILL_GRACE": 4})
+    wait_until(lambda: _ended("beside").exists() and _ended("overdue").exists())
     assert stop(process)[0] == 0
     overdue, beside = _ended("overdue").get(), _ended("beside").get()
     assert overdue.failure_reason == "It ran longer than its timeout of 1 s."

@@ -11,8 +11,9 @@ from chainsched.flow.declare import Schedules
 from chainsched.flow.seed import seed
 from chainsched.models import Metadata, Process, WorkQueue
 from chainsched.models.clock import database_now
-from tests.processes.command import start, stop
-from tests.testapp import workflows
+from tests.processes.command import stop
+from tests.processes.tree import descendants
+from tests.testapp import misdeeds, workflows
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
@@ -22,17 +23,17 @@ def completed(minimum):
     return lambda: Metadata.objects.filter(state=ExecutionState.COMPLETED).count() >= minimum
 
 
-def test_each_due_occurrence_runs_exactly_once():
+def test_each_due_occurrence_runs_exactly_once(launch):
     schedules = Schedules()
-    schedules.schedule(workflows.copy, "steady", workflows.Slice("t"), Every.seconds(1))
-    schedules.schedule_many(workflows.ping, "many", [ManifestItem(str(n)) for n in range(60)], Every.hours(1))
+    # So long that one worker claims but a few of them ahead.
+    schedules.schedule(misdeeds.stay, "steady", 0.2, Every.seconds(1))
+    schedules.schedule_many(misdeeds.stay, "many", [ManifestItem(str(n), 0.2) for n in range(60)], Every.hours(1))
     seed(schedules, now=database_now())
-    processes = [start("run_worker", "--processes", "2"), start("run_worker", "--processes", "2")]
-    processes.append(start("run_scheduler", "--processes", "0"))
-    try:
-        wait_until(completed(65))
-    finally:
-        ends = [stop(process) for process in reversed(processes)]
+    workers = [launch("run_worker", "--processes", "2") for _ in range(2)]
+    wait_until(lambda: Process.objects.exclude(turns={}).count() == 2 and all(map(_has_children, workers)))
+    scheduler = launch("run_scheduler", "--processes", "0", settings={"MANAGER_INTERVAL": 0.5})
+    wait_until(completed(65))
+    ends = [stop(process) for process in (scheduler, *workers)]
     assert [code for code, _ in ends] == [0, 0, 0], ends
 
     rows = WorkQueue.objects.filter(execution__isnull=False).values_list("execution_id", flat=True)
@@ -46,30 +47,24 @@ def test_each_due_occurrence_runs_exactly_once():
         assert Metadata.objects.filter(ended_at__isnull=False).values("process").distinct().count() == 2
 
 
+def _has_children(worker):
+    """Whether the nursery and both children are born."""
+    return len(descendants(worker.pid)) == 3
+
+
+def test_once_with_child_processes_waits_for_what_it_started(launch):
+    schedules = Schedules()
+    schedules.schedule_many(workflows.ping, "many", [ManifestItem(str(n)) for n in range(2)], Every.hours(1))
+    seed(schedules, now=database_now())
+    process = launch("run_scheduler", "--once", "--processes", "2")
+    output, _ = process.communicate(timeout=40)
+    assert process.returncode == 0, output
+    assert list(Metadata.objects.values_list("state", "claims")) == [(ExecutionState.COMPLETED, 1)] * 2
+
+
 def _assert_never_overlapping(executions):
     previous = None
     for execution in executions:
         if previous is not None:
             assert execution.created_at >= previous.ended_at
         previous = execution
-
-
-def test_a_killed_worker_loses_its_job_to_another_one(settings):
-    schedules = Schedules()
-    schedules.schedule(workflows.ping, "job", None, Every.hours(1))
-    seed(schedules, now=database_now())
-    worker = start("run_worker", "--processes", "1")
-    wait_until(lambda: Process.objects.filter(kind="worker").exists())
-    worker.kill()
-    worker.communicate()
-    # What a process that died in the middle of its job leaves behind.
-    dead = Process.objects.get(kind="worker")
-    Process.objects.update(heartbeat_at="2020-01-01T00:00Z")
-    scheduler = start("run_scheduler", "--processes", "1")
-    try:
-        wait_until(completed(1))
-    finally:
-        code, output = stop(scheduler)
-    assert code == 0, output
-    dead.refresh_from_db()
-    assert dead.lost_at is not None

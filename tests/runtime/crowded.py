@@ -36,7 +36,8 @@ def main() -> None:
     os.fork = fork
     nursery = Nursery(lambda end: end.recv(1))
     ours, theirs = socket.socketpair()
-    nursery.bear(theirs)
+    with theirs:
+        nursery.bear(theirs)
     hear(nursery.channel)
     ours.close()
     hear(nursery.channel)

@@ -1,6 +1,8 @@
 """A listener that cannot listen: one line in the log when that begins and one when it ends, not one for each try."""
 
 import logging
+import threading
+import time
 
 import pytest
 
@@ -43,3 +45,32 @@ def test_the_wait_grows_and_begins_anew_after_success(monkeypatch):
     assert [listener._note_failure(OSError()) for _ in range(7)] == [0.5, 1, 2, 4, 8, 10, 10]
     listener._note_success()
     assert listener._note_failure(OSError()) == 0.5
+
+
+def test_one_that_is_not_answered_is_replaced(monkeypatch, caplog):
+    monkeypatch.setattr("chainsched.runtime.listener.ANSWER_SECONDS", 0.1)
+    may_end, listening = threading.Event(), []
+
+    def listen(listener):
+        listening.append(listener)
+        listener._asked_at = time.monotonic()
+        if len(listening) == 1:
+            may_end.wait(20)
+        else:
+            listener._asked_at = None
+            listener._note_success()
+            listener.stop()
+
+    monkeypatch.setattr(Listener, "_listen", listen)
+    first = Listener(lambda topic: None)
+    with caplog.at_level(logging.INFO, "chainsched"):
+        first.start()
+        second = wait_until(lambda: (other := first.renewed()) is not first and other)
+        wait_until(lambda: not second._thread.is_alive())
+        assert second.renewed() is second
+        may_end.set()
+        wait_until(lambda: not first._thread.is_alive())
+    assert caplog.messages == [
+        "Wake-ups from other processes are not heard just now: there is no answer",
+        "Wake-ups from other processes are heard again.",
+    ]

@@ -4,8 +4,11 @@ import threading
 from datetime import timedelta
 
 import pytest
+from django.db import connection
 
+from chainsched.runtime.loops import Loops
 from chainsched.runtime.poller import Poller, Turn
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -97,7 +100,82 @@ def test_it_survives_a_failing_turn_and_says_so_once(start, caplog, monkeypatch)
     assert caplog.text.count("A turn of the test failed") == 1
 
 
+def test_what_is_asked_between_turns_is_not_so_during_one(start):
+    begun, released = threading.Event(), threading.Event()
+
+    def answer(now, number):
+        begun.set()
+        released.wait(PATIENCE)
+        return Turn()
+
+    poller = start(Turns(answer))
+    assert begun.wait(PATIENCE)
+    assert not poller.is_so_between_turns(lambda: True)
+    released.set()
+    wait_until(lambda: poller.is_so_between_turns(lambda: True))
+    assert not poller.is_so_between_turns(lambda: False)
+
+
 def test_it_tells_what_a_turn_did(start):
     told = threading.Event()
     start(Turns(lambda now, number: Turn(did=7)), after=lambda turn: told.set() if turn.did == 7 else None)
     assert told.wait(PATIENCE)
+
+
+def test_a_turn_that_waits_for_the_database_hangs_and_one_that_ended_does_not(start):
+    may_end = threading.Event()
+    turns = Turns(lambda now, number: may_end.wait(PATIENCE) and Turn())
+    poller = start(turns)
+    assert turns.wait_for(1)
+    wait_until(lambda: poller.is_hung(0.1))
+    assert not poller.is_hung(3600)
+    may_end.set()
+    wait_until(lambda: not poller.is_hung(0))
+
+
+def test_a_loop_that_hangs_is_replaced_and_takes_no_turn_after_it(monkeypatch):
+    may_end, turns = threading.Event(), []
+
+    def turn(now):
+        turns.append(threading.get_ident())
+        if len(turns) == 1:
+            may_end.wait(PATIENCE)
+        return Turn()
+
+    monkeypatch.setattr("chainsched.runtime.manifest_manager.turn", turn)
+    loops = Loops(["manager"], after=lambda *_: None, on_death=lambda: None)
+    loops.start()
+    try:
+        wait_until(lambda: turns)
+        assert loops.renew_hung(after=3600) == []
+        assert loops.renew_hung(after=0) == ["manager"]
+        wait_until(lambda: len(set(turns)) == 2)
+        may_end.set()
+        wait_until(lambda: not [thread for thread in threading.enumerate() if thread.ident == turns[0]])
+    finally:
+        may_end.set()
+        loops.stop()
+        loops.join(PATIENCE)
+    assert turns.count(turns[0]) == 1
+
+
+@pytest.mark.postgres
+def test_a_connection_that_died_while_it_was_idle_is_no_outage(start, caplog):
+    caplog.set_level("INFO")
+    backends = []
+
+    def turn(now, number):
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_backend_pid()")
+            backends.append(cursor.fetchone()[0])
+        return Turn()
+
+    turns = Turns(turn)
+    poller = start(turns)
+    wait_until(lambda: len(backends) == 1)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(%s, 10000)", backends)
+    poller.wake()
+    wait_until(lambda: len(backends) == 2)
+    assert backends[0] != backends[1]
+    assert caplog.messages == []

@@ -36,7 +36,7 @@ def turns(monkeypatch):
     return counted
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(360)
 def test_jobs_that_all_fail_make_neither_turns_nor_lines_without_end(turns, caplog, settings):
     settings.CHAINSCHED = {"RETRY_DELAY": 2, "MAX_RETRIES": ATTEMPTS}
     trigger(workflows.fail, JOBS)
@@ -44,9 +44,12 @@ def test_jobs_that_all_fail_make_neither_turns_nor_lines_without_end(turns, capl
     thread = threading.Thread(target=_run, args=(supervisor,))
     with caplog.at_level(logging.INFO, "chainsched"):
         thread.start()
-        wait_until(lambda: DeadLetter.objects.count() == JOBS, timeout=240, interval=0.5)
-        supervisor.stop()
-        thread.join(60)
+        try:
+            wait_until(lambda: DeadLetter.objects.count() == JOBS, timeout=240, interval=0.5)
+        finally:
+            supervisor.stop()
+            thread.join(60)
+    assert not thread.is_alive()
     assert Metadata.objects.filter(state=ExecutionState.FAILED).count() == JOBS * ATTEMPTS
     _assert_waits_grow()
     # The worker turns for results, some at a time; the others for what it brings, or for the next alarm.

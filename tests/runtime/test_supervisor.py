@@ -4,7 +4,8 @@ import threading
 
 import pytest
 from django.contrib.auth import get_user_model
-from django.db import connections
+from django.db import OperationalError, connections
+from django.db.models import F
 
 from chainsched import Every, workflow
 from chainsched.domain.states import DeadLetterStatus, ErrandVerb, ExecutionState
@@ -16,6 +17,7 @@ from chainsched.models.clock import database_now
 from chainsched.runtime.lease import Lease
 from chainsched.runtime.loops import LOOPS
 from chainsched.runtime.supervisor import Roles, Supervisor
+from chainsched.runtime.worker import Worker
 from tests.factories import make_letter, make_manifest
 from tests.testapp import workflows
 from tests.waiting import wait_until
@@ -23,6 +25,7 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.django_db(transaction=True)
 
 PATIENCE = 30
+SHORT_BEAT = {"HEARTBEAT_INTERVAL": 0.05, "PROCESS_EXPIRY": 30}
 
 started = threading.Event()
 released = threading.Event()
@@ -64,6 +67,16 @@ def run_in_thread(supervisor):
     return thread, codes
 
 
+def has_begun():
+    """Whether there is a shift: a lease is there before it, and beats only from then on."""
+    return Process.objects.trusted().filter(heartbeat_at__gt=F("started_at")).exists()
+
+
+def turns(*names):
+    """Whether one of these loops still turns."""
+    return any(thread.name in {f"chainsched-{name}" for name in names} for thread in threading.enumerate())
+
+
 def test_one_round_of_everything_runs_what_is_due():
     declare(workflows.ping)
     Supervisor(Roles("scheduler", LOOPS, processes=1)).run_once()
@@ -77,6 +90,7 @@ def test_a_stopped_process_finishes_what_it_runs_and_gives_its_lease_back():
     thread, codes = run_in_thread(supervisor)
     assert started.wait(PATIENCE)
     supervisor.stop()
+    wait_until(lambda: not turns("manager", "dispatcher"))
     released.set()
     thread.join(PATIENCE)
     assert codes == [0]
@@ -99,7 +113,7 @@ def test_a_job_that_outlives_the_shutdown_is_left_to_be_reaped(settings):
 
 
 def test_a_process_that_was_declared_lost_ends(settings):
-    settings.CHAINSCHED = {"HEARTBEAT_INTERVAL": 0.05, "PROCESS_EXPIRY": 30}
+    settings.CHAINSCHED = SHORT_BEAT
     supervisor = Supervisor(Roles("worker", (), processes=1))
     thread, codes = run_in_thread(supervisor)
     wait_until(Process.objects.exists)
@@ -116,13 +130,65 @@ def test_a_process_whose_beat_is_never_answered_ends(settings, monkeypatch):
     assert codes == [1]
 
 
+def test_one_that_runs_nothing_stops_at_once_while_the_database_is_away(monkeypatch, caplog):
+    turned = threading.Event()
+
+    def go_away():
+        turned.set()
+        raise OperationalError("server closed the connection unexpectedly")
+
+    supervisor = Supervisor(Roles("worker", (), processes=1))
+    thread, codes = run_in_thread(supervisor)
+    wait_until(Process.objects.exists)
+    monkeypatch.setattr("chainsched.runtime.poller.database_now", go_away)
+    assert turned.wait(PATIENCE)
+    supervisor.stop()
+    thread.join(PATIENCE / 2)
+    assert codes == [0]
+    assert "did not finish" not in caplog.text
+
+
+def test_a_lease_that_nobody_takes_back_is_left_to_run_out(settings, monkeypatch, caplog):
+    settings.CHAINSCHED = SHORT_BEAT
+    monkeypatch.setattr("chainsched.runtime.shift.FAREWELL", 0.1)
+    monkeypatch.setattr(Lease, "stop", lambda lease: lease.abandon() or released.wait(PATIENCE))
+    supervisor = Supervisor(Roles("worker", (), processes=1))
+    thread, codes = run_in_thread(supervisor)
+    wait_until(has_begun)
+    supervisor.stop()
+    thread.join(PATIENCE / 2)
+    assert codes == [0]
+    assert "could not be given back and will run out: there is no answer" in caplog.text
+
+
+def test_one_that_waits_for_its_lease_can_be_stopped(monkeypatch):
+    monkeypatch.setattr("chainsched.runtime.lease.database_now", wait_for_release)
+    supervisor = Supervisor(Roles("worker", (), processes=1))
+    thread, codes = run_in_thread(supervisor)
+    assert started.wait(PATIENCE)
+    supervisor.stop()
+    thread.join(PATIENCE / 2)
+    assert codes == [0]
+
+
+def test_loops_that_hang_are_waited_for_together(settings, monkeypatch):
+    settings.CHAINSCHED = {**SHORT_BEAT, "SHUTDOWN_TIMEOUT": 4}
+    monkeypatch.setattr("chainsched.runtime.poller.database_now", lambda: released.wait(PATIENCE) and database_now())
+    supervisor = Supervisor(Roles("scheduler", LOOPS, processes=0))
+    thread, codes = run_in_thread(supervisor)
+    wait_until(has_begun)
+    supervisor.stop()
+    thread.join(PATIENCE / 2)
+    assert codes == [0], "not as long for each of the six"
+
+
 def test_one_that_runs_no_jobs_begins_anew_when_it_was_declared_lost(settings):
-    settings.CHAINSCHED = {"HEARTBEAT_INTERVAL": 0.05, "PROCESS_EXPIRY": 30}
+    settings.CHAINSCHED = SHORT_BEAT
     supervisor = Supervisor(Roles("scheduler", ("manager",), processes=0))
     thread, codes = run_in_thread(supervisor)
     wait_until(Process.objects.exists)
     Process.objects.update(lost_at=database_now())
-    wait_until(Process.objects.trusted().exists)
+    wait_until(has_begun)
     supervisor.stop()
     thread.join(PATIENCE)
     assert codes == [0]
@@ -145,3 +211,51 @@ def test_one_round_carries_out_an_errand():
     letter.refresh_from_db()
     assert letter.status == DeadLetterStatus.RETRIED
     assert Metadata.objects.get(manifest=letter.manifest).state == ExecutionState.COMPLETED
+
+
+def test_a_lease_that_the_database_never_answers_for_is_asked_for_again(monkeypatch, settings, caplog):
+    settings.CHAINSCHED = {"PROCESS_EXPIRY": 2, "HEARTBEAT_INTERVAL": 0.5}
+    take_lease, asked = Supervisor._take_lease, []
+
+    def take_lease_or_hang(supervisor):
+        asked.append(1)
+        if len(asked) == 1:
+            released.wait(PATIENCE)
+            raise OperationalError("the answer is of no use any more")
+        return take_lease(supervisor)
+
+    monkeypatch.setattr(Supervisor, "_take_lease", take_lease_or_hang)
+    supervisor = Supervisor(Roles("worker", (), processes=1))
+    thread, codes = run_in_thread(supervisor)
+    wait_until(Process.objects.exists)
+    supervisor.stop()
+    thread.join(PATIENCE)
+    assert codes == [0]
+    assert len(asked) == 2
+    assert len([message for message in caplog.messages if "in trouble" in message]) == 1
+
+
+def test_a_worker_that_hangs_loses_its_lease_and_begins_anew(monkeypatch, settings, caplog):
+    settings.CHAINSCHED = {"HEARTBEAT_INTERVAL": 0.1}
+    monkeypatch.setattr("chainsched.runtime.supervisor.HUNG_SECONDS", 0.5)
+    monkeypatch.setattr("chainsched.runtime.supervisor.WATCH_SECONDS", 0.1)
+    turn, turns = Worker.turn, []
+
+    def turn_or_hang(worker, now):
+        turns.append(worker)
+        if len(turns) == 1:
+            released.wait(PATIENCE)
+        return turn(worker, now)
+
+    monkeypatch.setattr(Worker, "turn", turn_or_hang)
+    supervisor = Supervisor(Roles("worker", (), processes=1))
+    # As if its jobs ran in children: threads could not be ended.
+    supervisor._runner.is_killable = True
+    thread, codes = run_in_thread(supervisor)
+    wait_until(lambda: len(set(turns)) == 2)
+    released.set()
+    supervisor.stop()
+    thread.join(PATIENCE)
+    assert codes == [0]
+    assert "The worker waits for an answer that does not come." in caplog.messages
+    assert Process.objects.count() == 2

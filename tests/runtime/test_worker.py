@@ -5,11 +5,12 @@ from datetime import timedelta
 import pytest
 from django.db import OperationalError
 
+from chainsched.conf import get_config
 from chainsched.domain import outcomes
 from chainsched.domain.outcomes import Finished
 from chainsched.domain.states import ExecutionState
 from chainsched.flow.execute import claim
-from chainsched.flow.record import record
+from chainsched.flow.record import Recorded, record
 from chainsched.models import Metadata
 from chainsched.runtime import worker as module
 from chainsched.runtime.runner import Harvest
@@ -95,11 +96,34 @@ def test_a_claim_whose_commit_was_not_heard_of_is_given_back(worker, runner, mon
     assert sorted(runner.started) == [first.id, second.id]
 
 
+def test_what_a_server_forgot_is_made_once_more(runner, caplog):
+    """A server took another's place and knows nothing of our last commits: what had ended is in progress again."""
+    process = make_process()
+    worker = Worker(process, runner, workflows=["testapp.ping"])
+    worker.turn(NOW)
+    began = {"state": ExecutionState.IN_PROGRESS, "process": process, "claimed_at": NOW, "started_at": NOW}
+    forgotten = make_execution(make_manifest(state={}), **began)
+    held_by_another = make_execution(make_manifest(state={}), **{**began, "process": make_process()})
+    worker.turn(NOW + timedelta(seconds=get_config().process_expiry))
+    assert runner.started == [forgotten.id]
+    assert held_by_another.id in Metadata.objects.in_progress().values_list("id", flat=True)
+    assert "1 executions that were written down are open again" in caplog.text
+
+
 def test_a_draining_worker_claims_nothing(worker, runner):
     make_execution(make_manifest(state={}))
     worker.drain()
     worker.turn(NOW)
     assert runner.started == []
+
+
+def test_one_that_claims_no_more_keeps_what_it_has(worker, runner):
+    execution = make_execution(make_manifest(state={}))
+    worker.turn(NOW)
+    make_execution(make_manifest(state={}))
+    worker.claim_no_more()
+    worker.turn(NOW)
+    assert runner.started == [execution.id]
 
 
 def test_who_was_told_to_stop_is_told_again_when_it_comes_back(worker, runner):
@@ -119,3 +143,26 @@ def test_who_was_told_to_stop_is_told_again_when_it_comes_back(worker, runner):
 
 def unavailable(*_args, **_options):
     raise OperationalError("no connection")
+
+
+def test_results_whose_rows_somebody_holds_keep_no_others_waiting(runner, monkeypatch):
+    asked = []
+
+    def record_unless_held(finished, *, now, by, is_waiting=True):
+        asked.append(([item.execution_id for item in finished], is_waiting))
+        held = [1] if now < NOW + 3 * MINUTE else []
+        ids = [item.execution_id for item in finished]
+        return Recorded(ended=[id_ for id_ in ids if id_ not in held], unwritten=[id_ for id_ in ids if id_ in held])
+
+    monkeypatch.setattr(module, "record", record_unless_held)
+    worker = Worker(make_process(), runner, workflows=[])
+    runner.started = [1, 2, 3]
+    for number, finished in enumerate([[1, 2], [3], []]):
+        runner.finished = finished
+        worker.turn(NOW + number * MINUTE)
+        assert not worker.is_idle
+    worker.turn(NOW + 3 * MINUTE)
+    assert worker.is_idle
+    fresh, again = ([ids for ids, is_waiting in asked if ids and is_waiting is how] for how in (True, False))
+    assert fresh == [[1, 2], [3]]
+    assert again == [[1], [1], [1], [1]]

@@ -2,11 +2,13 @@
 
 import asyncio
 import ctypes
+import json
 import math
 import os
 import re
 import resource
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -75,6 +77,31 @@ def hoard() -> None:
 
 
 @workflow
+def devour() -> None:
+    """Take all the memory that there is, after a while; meant for a process whose memory is limited."""
+    time.sleep(1)
+    taken = []
+    while True:
+        taken.append(b"x" * (16 * 1024 * 1024))
+
+
+@workflow
+def devour_unseen(is_served: str) -> None:
+    """Take all the memory in a way that the kernel does not ascribe to this process, once there is this file."""
+    while not Path(is_served).exists():
+        time.sleep(0.05)
+    file = os.memfd_create("devoured")
+    while True:
+        os.write(file, b"x" * (16 * 1024 * 1024))
+
+
+@workflow
+def kill_itself_by_number() -> None:
+    """By a signal that has no name."""
+    os.kill(os.getpid(), signal.SIGRTMIN + 5)
+
+
+@workflow
 def oversleep() -> None:
     time.sleep(60)
 
@@ -114,6 +141,18 @@ def interrupt_from_the_keyboard() -> None:
 def close_everything() -> None:
     os.closerange(3, 256)
     time.sleep(1)
+
+
+@workflow
+def start_and_wait() -> None:
+    """Have a shell start something, and wait for it."""
+    subprocess.run("sleep 600 & wait", shell=True, check=False)  # noqa: S602
+
+
+@workflow
+async def block_a_thread() -> None:
+    """Wait for a thread that cannot be cancelled."""
+    await asyncio.to_thread(time.sleep, 40)
 
 
 @workflow
@@ -200,6 +239,15 @@ def boast(run: RunContext) -> str:
 
 
 @workflow
+def boast_in_json(run: RunContext) -> str:
+    """Show and return a text of JSON in which half a character is escaped, beside what must be redacted."""
+    text = json.dumps({"password": "hunter22", "a": "\ud800"})
+    run.progress(1, message=text)
+    time.sleep(0.5)
+    return text
+
+
+@workflow
 async def leave_async() -> None:
     sys.exit()
 
@@ -221,6 +269,33 @@ def part_ways() -> str:
 @workflow
 def leave_a_transaction_open() -> None:
     transaction.atomic().__enter__()
+
+
+@workflow
+def write_without_commit(name: str) -> None:
+    transaction.set_autocommit(False)
+    Group.objects.create(name=name)
+
+
+@workflow
+async def write_without_commit_async(name: str) -> None:
+    await sync_to_async(transaction.set_autocommit)(False)
+    await Group.objects.acreate(name=name)
+
+
+@workflow
+def begin_by_hand(name: str) -> None:
+    connection.cursor().execute("BEGIN")
+    Group.objects.create(name=name)
+
+
+@workflow
+def commit_by_hand(name: str) -> int:
+    """Write without autocommit, commit, and look once more."""
+    transaction.set_autocommit(False)
+    Group.objects.create(name=name)
+    transaction.commit()
+    return Group.objects.filter(name=name).count()
 
 
 @workflow

@@ -11,6 +11,7 @@ from chainsched.management.options import positive_seconds, whole_number
 from chainsched.management.running import Staff, add_workers, prepare, run_until_stopped, say
 from chainsched.runtime import startup
 from chainsched.runtime.loops import LOOPS
+from chainsched.runtime.pools import leave_pools
 from chainsched.runtime.supervisor import Roles, Supervisor
 
 
@@ -39,6 +40,7 @@ class Command(BaseCommand):
     def handle(self, *_args: Any, once: bool, seconds: float | None, loops: list[str], **options: Any) -> None:
         """Run until stopped; the exit code is 0 after an orderly end."""
         staff = Staff.of(options)
+        leave_pools()
         nursery = staff.nursery()
         seeded = prepare(startup.prepare)
         if seeded:

@@ -10,6 +10,7 @@ from django.core.management.base import BaseCommand
 from chainsched.management.options import positive_number, positive_seconds
 from chainsched.management.running import Staff, add_workers, prepare, run_until_stopped
 from chainsched.runtime import startup
+from chainsched.runtime.pools import leave_pools
 from chainsched.runtime.supervisor import Roles, Supervisor
 
 
@@ -28,8 +29,9 @@ class Command(BaseCommand):
     def handle(self, *_args: Any, seconds: float | None, **options: Any) -> None:
         """Run until stopped; the exit code is 0 after an orderly end."""
         staff = Staff.of(options)
+        leave_pools()
         nursery = staff.nursery()
-        prepare(startup.refuse_unready)
+        prepare(startup.refuse_to_run)
         roles = Roles(kind="worker", loops=("reaper",), processes=staff.processes, threads=staff.threads)
         supervisor = Supervisor(roles, nursery=nursery)
         run_until_stopped(supervisor, name="Worker", does=staff.in_words, seconds=seconds, out=self.stdout)

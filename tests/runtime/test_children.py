@@ -1,0 +1,243 @@
+"""The supervisor's side of its children, with sockets in their place."""
+
+import math
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import threading
+
+import pytest
+
+from chainsched.runtime.children import Children
+from chainsched.runtime.roster import Child, Job, is_unresponsive
+from chainsched.runtime.wire import Channel, encode
+from tests.runtime.claims import PROCESS, claim
+from tests.waiting import wait_until
+
+PATIENCE = 20
+
+
+class Nursery:
+    """Says of children what the test lets it say. Whatever is not said to be born is not."""
+
+    def __init__(self):
+        ours, self._says = socket.socketpair()
+        self.channel = Channel(ours)
+        self.ends = []
+        self._born = 0
+
+    def bear(self, end):
+        self.ends.append(Channel(socket.socket(fileno=os.dup(end.fileno()))))
+
+    def be_born(self, process):
+        self._born += 1
+        self._says.send(encode({"born": process.pid}))
+
+    def die(self, process):
+        self._says.send(encode({"died": process.pid, "status": -signal.SIGKILL}))
+
+    def end_all(self, process):
+        """Let all who were asked for be born, and die."""
+        while self._born < len(self.ends):
+            self.be_born(process)
+        for _ in self.ends:
+            self.die(process)
+
+    def close(self):
+        self.channel.close()
+        self._says.close()
+        for end in self.ends:
+            end.close()
+
+
+@pytest.fixture
+def nursery():
+    return Nursery()
+
+
+@pytest.fixture
+def process():
+    """A process that does nothing, to be passed off as a child."""
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as started:
+        yield started
+        started.kill()
+
+
+@pytest.fixture
+def results():
+    """Set when there may be something to collect, or to claim."""
+    return threading.Event()
+
+
+@pytest.fixture
+def children(nursery, process, results):
+    running = Children(nursery, processes=2, threads=2, on_result=results.set)
+    running.open()
+    trust(running, PROCESS)
+    wait_until(lambda: len(nursery.ends) == 2)
+    yield running
+    running.withdraw()
+    # Until then it asks for a child in the place of each that dies.
+    wait_until(lambda: running._is_draining)
+    nursery.end_all(process)
+    running.close()
+
+
+def trust(children, process_id):
+    children.trust(process_id, until=lambda: math.inf, on_distrust=lambda: None)
+
+
+def given(end, *, patience=PATIENCE):
+    """What a child was given to run, once it was."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(end.socket, selectors.EVENT_READ)
+        selector.select(patience)
+    messages, _ = end.receive()
+    return [item["execution_id"] for message in messages for item in message.get("run", ())]
+
+
+def heard(end):
+    """What was said to a child, by its name."""
+    messages, _ = end.receive()
+    return {name for message in messages for name in message}
+
+
+def killer_of(process):
+    """The signal that ended a process, once it has; it is left unburied, so that its pid stays its own."""
+    how = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    return wait_until(lambda: os.waitid(os.P_PID, process.pid, how)).si_status
+
+
+def test_what_a_child_does_not_begin_is_given_to_another(children, nursery, process, monkeypatch):
+    monkeypatch.setattr("chainsched.runtime.roster.ANSWER_SECONDS", 0.2)
+    nursery.be_born(process)
+    children.start(claim(1))
+    assert given(nursery.ends[0]) == [1]
+    assert killer_of(process) == signal.SIGKILL
+    nursery.die(process)
+    nursery.be_born(process)
+    assert given(nursery.ends[1]) == [1]
+    assert children.collect().finished == []
+
+
+def test_while_no_child_can_be_born_jobs_are_left_to_others(children, nursery, process, monkeypatch, caplog):
+    monkeypatch.setattr("chainsched.runtime.hands.HELPLESS_SECONDS", 0.2)
+    children.start(claim(1))
+    wait_until(lambda: children.collect().withdrawn == [1])
+    assert children.free == 0
+    caplog.set_level("INFO")
+    nursery.be_born(process)
+    wait_until(lambda: "There is a child again." in caplog.messages)
+    assert [message for message in caplog.messages if "came to life" in message] == [
+        "No child came to life for 0 s; nothing is kept for one until one does."
+    ]
+
+
+def test_there_is_room_where_there_is_a_child(children, nursery, process, results):
+    assert children.free == 0
+    nursery.be_born(process)
+    wait_until(lambda: children.free == 2)
+    assert results.wait(PATIENCE)
+    children.start(claim(1))
+    assert children.free == 1
+    assert given(nursery.ends[0]) == [1]
+    assert children.free == 1
+    results.clear()
+    nursery.be_born(process)
+    wait_until(lambda: children.free == 3)
+    assert results.wait(PATIENCE)
+
+
+def test_nothing_is_claimed_for_a_child_that_does_not_give_back_what_waits(children, nursery, process, monkeypatch):
+    monkeypatch.setattr("chainsched.runtime.roster.RECALL_SECONDS", 0.1)
+    nursery.be_born(process)
+    end = nursery.ends[0]
+    for number in (1, 2):
+        children.start(claim(number))
+        assert given(end) == [number]
+    end.send({"began": 1})
+    wait_until(lambda: "return" in heard(end))
+    assert children.free == 0
+    end.send({"returned": [2]})
+    wait_until(lambda: children.collect().withdrawn == [2])
+
+
+def test_jobs_that_overstay_together_do_not_wait_for_each_other(children, nursery, process, settings):
+    settings.CHAINSCHED = {"KILL_GRACE": 1, "SHUTDOWN_TIMEOUT": 3600}
+    nursery.be_born(process)
+    children.start(claim(1, timeout=0))
+    children.start(claim(2, timeout=0))
+    begin_all(nursery.ends[0], number=2)
+    assert killer_of(process) == signal.SIGKILL
+    nursery.die(process)
+    finished = wait_until(lambda: children.collect().finished)
+    assert {item.outcome.failure_type for item in finished} == {"timeout"}
+
+
+def test_a_claim_that_comes_over_after_its_lease_was_lost_is_not_begun(children, nursery, process):
+    children.kill()
+    children.start(claim(1))
+    trust(children, PROCESS + 1)
+    children.start(claim(2))
+    children.start(claim(3, process_id=PROCESS + 1))
+    wait_until(lambda: len(nursery.ends) == 4)
+    for _ in range(3):
+        nursery.be_born(process)
+    # The first two were asked for before, and are ended as soon as they are born.
+    assert given(nursery.ends[2]) == [3]
+    assert children.running == 1
+
+
+def test_a_child_that_ends_at_birth_is_said_so_and_not_replaced_at_once(children, nursery, process, caplog):
+    nursery.be_born(process)
+    # Its socket closes before anybody reports its death.
+    nursery.ends[0].socket.shutdown(socket.SHUT_RDWR)
+    assert killer_of(process) == signal.SIGKILL
+    assert len(nursery.ends) == 2
+    nursery.die(process)
+    wait_until(lambda: len(nursery.ends) == 3)
+    assert [message for message in caplog.messages if "before it ran anything" in message]
+
+
+def test_what_a_child_that_retires_still_runs_takes_room(children, nursery, process):
+    for _ in range(2):
+        nursery.be_born(process)
+    wait_until(lambda: children.free == 4)
+    children.start(claim(1))
+    (end,) = [end for end in nursery.ends if given(end, patience=5) == [1]]
+    end.send({"began": 1})
+    end.send({"returned": [], "retiring": True})
+    wait_until(lambda: len(nursery.ends) == 3)
+    nursery.be_born(process)
+    wait_until(lambda: children.free == 3)
+
+
+def begin_all(end, *, number):
+    """Begin so many jobs in place of a child, as they come."""
+    begun = 0
+    while begun < number:
+        for execution_id in given(end):
+            end.send({"began": execution_id})
+            begun += 1
+
+
+def child(*jobs, **state):
+    held = {number: Job(claim(number), claimed_at=0.0, began_at=began_at) for number, began_at in enumerate(jobs)}
+    return Child(channel=None, pid=1, jobs=held, **state)
+
+
+@pytest.mark.parametrize(
+    ("seen", "is_given_up"),
+    [
+        (child(None, heard_at=0.0), True),
+        (child(None, heard_at=90.0), False),
+        (child(None, 5.0, heard_at=0.0), False),
+        (child(heard_at=0.0), False),
+        (child(None, heard_at=0.0, is_condemned=True), False),
+    ],
+    ids=["silent", "heard of lately", "busy with another job", "without work", "killed already"],
+)
+def test_a_child_is_given_up_that_has_work_and_does_not_begin(seen, is_given_up):
+    assert is_unresponsive(seen, now=100.0) is is_given_up
