@@ -28,6 +28,9 @@ from chainsched.secret import FORMAT
 
 VENDORS = ("postgresql", "sqlite")
 OLDEST_SQLITE = (3, 35, 0)
+# In seconds: what Python waits for by itself, and what several writers need.
+SQLITE_PATIENCE = 5.0
+LEAST_PATIENCE = 20
 # As psycopg numbers the levels; named here because psycopg may not be installed.
 READ_COMMITTED = 2
 
@@ -148,6 +151,13 @@ def _sqlite_messages(options: dict[str, Any]) -> Iterator[CheckMessage]:
             hint="Set OPTIONS['transaction_mode'] = 'IMMEDIATE', or your own transactions that read first and trigger "
             "jobs later can fail with 'database is locked'.",
             id="chainsched.W001",
+        )
+    if (patience := options.get("timeout", SQLITE_PATIENCE)) < LEAST_PATIENCE:
+        yield Warning(
+            f"SQLite gives up a write that has waited for {patience:g} s.",
+            hint=f"Set OPTIONS['timeout'] = {LEAST_PATIENCE} or more: schedulers, workers and the project take turns "
+            "at writing, and under load that takes longer.",
+            id="chainsched.W005",
         )
 
 

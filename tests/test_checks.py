@@ -225,6 +225,19 @@ def test_sqlite_transactions_that_begin_late_are_a_warning(mode, options, declar
 
 
 @needs_sqlite
+@pytest.mark.parametrize(
+    ("seconds", "expected"), [(None, ["W005"]), (5, ["W005"]), (19.9, ["W005"]), (20, []), (60, [])]
+)
+def test_sqlite_writers_that_wait_too_short_are_a_warning(seconds, expected, options, declared, app):
+    options.pop("timeout", None)
+    if seconds is not None:
+        options["timeout"] = seconds
+    found = ours()
+    assert ids(found) == expected
+    assert all(f"{seconds or 5:g} s" in message.msg and "'timeout'" in str(message.hint) for message in found)
+
+
+@needs_sqlite
 def test_the_transaction_mode_may_be_written_small(options, declared, app):
     options["transaction_mode"] = "immediate"
     assert ours() == []
@@ -251,4 +264,4 @@ def test_every_id_is_tried_here():
     """W004 is tried in test_secret."""
     source = Path(checks.__file__).read_text(encoding="utf-8")
     known = {part[:4] for part in source.split('id="chainsched.')[1:]}
-    assert known == {"E001", "E002", "E003", "E004", "E005", "E006", "E008", "W001", "W002", "W003", "W004"}
+    assert known == {"E001", "E002", "E003", "E004", "E005", "E006", "E008", "W001", "W002", "W003", "W004", "W005"}

@@ -12,8 +12,10 @@ from django.db import OperationalError, connection
 from django.test import RequestFactory
 
 from chainsched import api, views
+from chainsched.flow import examine as examining
 from chainsched.flow.examine import examine
 from chainsched.models.clock import database_now
+from chainsched.models.sessions import Access
 from tests.factories import NOW, make_process
 
 pytestmark = pytest.mark.django_db
@@ -59,6 +61,42 @@ def test_one_scheduler_that_turns_is_enough():
     scheduler(turns=dict.fromkeys(TURNS, late))
     scheduler()
     assert problems() == ()
+
+
+def test_a_worker_that_gets_nothing_done_is_a_problem_of_its_own_process():
+    late = (NOW - timedelta(seconds=95)).isoformat()
+    scheduler(host="jobs-1", pid=811, turns={**TURNS, "worker": NOW.isoformat()})
+    make_process(host="jobs-2", pid=812, heartbeat_at=NOW, workflows=["w"], turns={"reaper": late, "worker": late})
+    assert problems() == ("The worker of jobs-2:812 has not got through a turn for 95 s; its log says why.",)
+
+
+def test_a_worker_that_is_not_heard_of_yet_is_none():
+    scheduler(turns=TURNS, started_at=NOW - timedelta(hours=1))
+    assert problems() == ()
+
+
+@pytest.mark.postgres
+def test_a_database_that_takes_no_writes_is_the_one_problem():
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL default_transaction_read_only = on")
+    (problem,) = problems()
+    assert "takes no writes" in problem
+    assert "default_transaction_read_only" in problem
+
+
+@pytest.mark.postgres
+def test_it_is_a_problem_before_anybody_has_failed_for_it():
+    scheduler()
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL default_transaction_read_only = on")
+    assert not examine(now=NOW).is_healthy
+
+
+def test_a_standby_is_named_as_what_it_is(monkeypatch):
+    monkeypatch.setattr(examining, "access", lambda: Access(is_standby=True, is_read_only=False))
+    (problem,) = problems()
+    assert "standby" in problem
+    assert "run_scheduler" not in problem
 
 
 def test_loops_without_anybody_who_runs_jobs_are_a_problem():

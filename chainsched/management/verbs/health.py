@@ -8,9 +8,8 @@ from typing import Any
 from django.core.management.base import OutputWrapper
 from django.core.management.color import Style
 
-from chainsched import api
-from chainsched.flow.transact import TRANSIENT
 from chainsched.management.verbs import ATTENTION, OK, add_json, print_json
+from chainsched.runtime.checkup import NO_ANSWER, check_up, in_words
 
 HELP = "Say whether loops turn and processes live; exit code 1 if something is wrong. For containers and monitors."
 
@@ -23,9 +22,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(options: dict[str, Any], *, out: OutputWrapper, style: Style) -> int:
     """Examine and print; a database that does not answer is a problem like any other."""
     try:
-        health = api.health()
-    except TRANSIENT as error:
-        answer = f"The database does not answer: {str(error).strip()}"
+        health = check_up()
+    except NO_ANSWER as error:
+        answer = in_words(error)
         if options["as_json"]:
             print_json({"is_healthy": False, "problems": [answer]}, out=out)
         else:
