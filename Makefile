@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help test browser screenshots demo bench chaos docs format clean
+.PHONY: help test browser screenshots demo bench memory chaos docs format clean
 
 help: ## list the commands
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -48,6 +48,9 @@ bench: $(VENV)/bench.stamp ## measure seeding beside bulk_create, the stages, an
 	@$(BIN)/python -m tests.postgres -- $(BIN)/python -m bench.seeding $(COUNT)
 	@$(BIN)/python -m tests.postgres --durable -- $(BIN)/python -m bench.stages $(if $(COUNT),--count $(COUNT))
 	@$(BIN)/python -m tests.postgres --durable -- $(BIN)/python -m bench.throughput $(if $(COUNT),--count $(COUNT))
+
+memory: $(VENV)/bench.stamp ## watch the memory of a scheduler and its children over 50,000 jobs, which must stay flat; COUNT=5000 for fewer
+	@$(BIN)/python -m tests.postgres -- $(BIN)/python -m bench.memory $(COUNT)
 
 chaos: $(VENV)/test.stamp ## kill, freeze and restart things under load, and check; JOBS=, SEED=, MINUTES=, KILLS=, FREEZES=, RESTARTS=
 	@$(BIN)/python -m chaos $(foreach name,JOBS SEED MINUTES KILLS FREEZES RESTARTS,$(call chosen,$(name)))

@@ -6,40 +6,59 @@ Prints the counts and then each invariant as one JSON line; the exit code is 1 i
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import math
 import os
 import random
 import shutil
+import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import django
 
-from chaos.apps import WITHOUT
+from chaos.apps import WITHOUT, UnknownGuard
 from chaos.faults import FROZEN, KILLED, Amounts
 from chaos.servers import running_postgres
-from tests.postgres import VARIABLE
+from chaos.workload import MIX
+from tests.postgres import VARIABLE, on_signals
 
 if TYPE_CHECKING:
     from chaos.run import Order, Result
 
+N = TypeVar("N", int, float)
+
 
 def main(arguments: Sequence[str]) -> int:
     """Run, print, and say by the exit code whether all held."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
     os.environ["DJANGO_SETTINGS_MODULE"] = "chaos.settings"
-    if options.prove is not None:
-        from chaos.prove import prove  # noqa: PLC0415 - Django's settings are known by now
+    try:
+        return _prove(options) if options.prove is not None else _judge(options)
+    except UnknownGuard as error:
+        parser.error(str(error))
 
-        return prove(options.prove)
+
+def _prove(options: argparse.Namespace) -> int:
+    from chaos.prove import prove  # noqa: PLC0415 - Django's settings are known by now
+
+    return prove(options.prove)
+
+
+def _judge(options: argparse.Namespace) -> int:
+    on_signals(_end_in_order)
     if options.seed is None:
         options.seed = random.SystemRandom().randrange(10**6)
     if options.minutes is None:
         options.minutes = max(1.0, options.jobs / 1000)
     folder = Path(tempfile.mkdtemp(prefix="chainsched-chaos-"))
+    print(f"Seed {options.seed}; logs are in {folder}.", file=sys.stderr)
     result = _run(options, folder)
     _print(result, options)
     if result.is_green and not options.keep:
@@ -49,23 +68,34 @@ def main(arguments: Sequence[str]) -> int:
     return 0 if result.is_green else 1
 
 
+def _end_in_order(number: int, _frame: FrameType | None) -> NoReturn:
+    """End, and leave no process and no server behind; whoever insists has to wait for that."""
+    on_signals(signal.SIG_IGN)
+    raise SystemExit(128 + number)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
-    parser.add_argument("--jobs", type=int, default=1000, help="How many runs there are to be, about.")
-    parser.add_argument("--seed", type=int, help="The same seed draws the same jobs and faults.")
+    parser.add_argument("--jobs", type=_positive, default=1000, help="How many runs there are to be, about.")
+    parser.add_argument("--seed", type=_natural, help="The same seed draws the same jobs and faults.")
     parser.add_argument(
-        "--minutes", type=float, help="How long work comes due and faults happen; by default one for 1,000 jobs."
+        "--minutes", type=_duration, help="How long work comes due and faults happen; by default one for 1,000 jobs."
     )
-    parser.add_argument("--kills", type=int, help="SIGKILLs; by default one for 100 jobs.")
-    parser.add_argument("--freezes", type=int, help="SIGSTOPs beyond the lease; by default one for 500 jobs.")
-    parser.add_argument("--restarts", type=int, help="Restarts of PostgreSQL; by default one for 2,000 jobs.")
-    parser.add_argument("--pauses", type=int, help="Pauses of PostgreSQL; by default as many as restarts.")
-    parser.add_argument("--terminations", type=int, help="Rounds of ended sessions; by default as many as restarts.")
-    parser.add_argument("--kinds", nargs="+", help="Only these kinds of jobs.")
+    parser.add_argument("--kills", type=_natural, help="SIGKILLs; by default one for 100 jobs.")
+    parser.add_argument("--freezes", type=_natural, help="SIGSTOPs beyond the lease; by default one for 500 jobs.")
+    parser.add_argument("--restarts", type=_natural, help="Restarts of PostgreSQL; by default one for 2,000 jobs.")
+    parser.add_argument("--pauses", type=_natural, help="Pauses of PostgreSQL; by default as many as restarts.")
+    parser.add_argument(
+        "--terminations", type=_natural, help="Rounds of ended sessions; by default as many as restarts."
+    )
+    parser.add_argument("--kinds", nargs="+", choices=MIX, help="Only these kinds of jobs.")
     parser.add_argument("--killed", choices=KILLED, help="Whom a SIGKILL hits; by default all of these.")
     parser.add_argument("--frozen", choices=FROZEN, help="What a freeze hits; by default all of these.")
     parser.add_argument(
-        "--patience", type=float, default=90, help="After how many seconds in which nothing ends to give up waiting."
+        "--patience",
+        type=_duration,
+        default=90,
+        help="After how many seconds without an end of anything to give up.",
     )
     parser.add_argument("--keep", action="store_true", help="Keep the logs and the witness file.")
     parser.add_argument("--without", help="Switch this guard off, to see the checker notice.")
@@ -75,6 +105,26 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _positive(text: str) -> int:
+    return _number(text, int, is_allowed=lambda number: number > 0, what="a whole number above 0")
+
+
+def _natural(text: str) -> int:
+    return _number(text, int, is_allowed=lambda number: number >= 0, what="a whole number, at least 0")
+
+
+def _duration(text: str) -> float:
+    return _number(text, float, is_allowed=lambda number: 0 < number < math.inf, what="a number above 0")
+
+
+def _number(text: str, convert: Callable[[str], N], *, is_allowed: Callable[[N], bool], what: str) -> N:
+    with contextlib.suppress(ValueError):
+        number = convert(text)
+        if is_allowed(number):
+            return number
+    raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
+
+
 def _run(options: argparse.Namespace, folder: Path) -> Result:
     if options.without:
         os.environ[WITHOUT] = options.without
@@ -82,17 +132,16 @@ def _run(options: argparse.Namespace, folder: Path) -> Result:
         os.environ[VARIABLE] = postgres.url
         postgres.create_database()
         django.setup()
-        from chaos.guards import GUARDS  # noqa: PLC0415 - needs the models to be loaded
+        from chaos.guards import find_guard  # noqa: PLC0415 - needs the models to be loaded
         from chaos.run import run  # noqa: PLC0415
 
-        prepare = GUARDS[options.without].prepare if options.without else lambda: None
+        prepare = find_guard(options.without).prepare if options.without else lambda: None
         return run(_order(options), postgres=postgres, folder=folder, prepare=prepare)
 
 
 def _order(options: argparse.Namespace) -> Order:
     from chaos.run import Order  # noqa: PLC0415 - needs the models to be loaded
     from chaos.workflows import POISONS  # noqa: PLC0415
-    from chaos.workload import MIX  # noqa: PLC0415
 
     def number(stated: int | None, default: int) -> int:
         return default if stated is None else stated

@@ -7,6 +7,10 @@ from django.apps import AppConfig
 WITHOUT = "CHAOS_WITHOUT"
 
 
+class UnknownGuard(ValueError):
+    """Nothing of this name can be switched off."""
+
+
 class ChaosConfig(AppConfig):
     """Switches a guard off in this process when the environment names one."""
 
@@ -15,6 +19,6 @@ class ChaosConfig(AppConfig):
     def ready(self) -> None:
         """Take the guard away before anything runs."""
         if name := os.environ.get(WITHOUT):
-            from chaos.guards import GUARDS  # noqa: PLC0415 - needs the models to be loaded
+            from chaos.guards import find_guard  # noqa: PLC0415 - needs the models to be loaded
 
-            GUARDS[name].switch_off()
+            find_guard(name).switch_off()

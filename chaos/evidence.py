@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from chaos.fleet import Exit, Freeze
 from chaos.witness import Run
@@ -14,12 +15,13 @@ COMPLETED = "completed"
 ACTIVE = ("pending", "in_progress")
 AWAITING = "awaiting_intervention"
 LOST = "lost"
+KILLED = "killed"
 ACTIVATION = "activation"
 
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """A row of Metadata; ``pid`` is that of the process that held it last."""
+    """A row of Metadata; ``pid`` is that of the process that held it last, ``output`` what its job returned."""
 
     id: int
     manifest: str
@@ -33,10 +35,22 @@ class Execution:
     created_at: datetime
     ended_at: datetime | None
     failure_type: str = ""
+    output: Mapping[str, Any] | None = None
 
     @property
     def is_completed(self) -> bool:
         return self.state == COMPLETED
+
+    @property
+    def worker(self) -> int | None:
+        """In which process its job says that it ran."""
+        return (self.output or {}).get("pid")
+
+    @property
+    def woken(self) -> Sequence[str]:
+        """The dormant children that its job says it woke."""
+        woken: Sequence[str] = (self.output or {}).get("woken", ())
+        return woken
 
     def __str__(self) -> str:
         return f"{self.manifest} #{self.id} ({self.state}, attempt {self.attempt})"
@@ -71,7 +85,8 @@ class Evidence:
     ``pids`` are those of the processes that the harness started, by name; ``seen`` says when a process was last
     seen alive; ``changed`` are terminal rows that were not the same in the end as at their first sight; ``mended``
     is what the reconciler had to mend; ``returned_at`` are the moments when the database was back; ``left_behind``
-    are processes that still ran when all had been stopped.
+    are processes that still ran when all had been stopped, ``idlers`` those that lived and did nothing before that.
+    ``asked`` and ``happened`` count faults by their kind.
     """
 
     expected: Mapping[str, Expected]
@@ -90,4 +105,7 @@ class Evidence:
     mended: Sequence[str] = ()
     returned_at: Sequence[float] = ()
     left_behind: Sequence[str] = ()
+    idlers: Sequence[str] = ()
+    asked: Mapping[str, int] = field(default_factory=dict)
+    happened: Mapping[str, int] = field(default_factory=dict)
     is_quiet: bool = True

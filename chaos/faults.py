@@ -7,7 +7,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from chaos import processes
 from chaos.fleet import SCHEDULER, WORKER, Fleet, Freeze, Member
@@ -28,6 +28,16 @@ class Amounts:
     restarts: int = 0
     pauses: int = 0
     terminations: int = 0
+
+    def by_kind(self) -> dict[str, int]:
+        """The same, by the names of the faults."""
+        return {
+            "kill": self.kills,
+            "freeze": self.freezes,
+            "restart": self.restarts,
+            "pause": self.pauses,
+            "terminate": self.terminations,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +107,20 @@ class Injector:
         for end in over:
             end()
         while self.waiting and self.waiting[0].at <= elapsed and not self.postgres.is_paused:
-            fault = self.waiting.pop(0)
-            if self._inject(fault):
-                self.happened[f"{fault.kind} {fault.victim}".strip()] += 1
-            else:
+            fault = self.waiting[0]
+            if not self._inject(fault):
                 # Nobody to hit just now, as when all of a kind are starting.
-                self.waiting.insert(0, Fault(elapsed + 0.5, fault.kind, fault.victim, fault.seconds))
+                self.waiting[0] = replace(fault, at=elapsed + 0.5)
                 return
+            self.waiting.pop(0)
+            self.happened[f"{fault.kind} {fault.victim}".strip()] += 1
+
+    def end_all(self) -> None:
+        """Let nothing more happen, and end what lasts."""
+        self.waiting.clear()
+        while self._endings:
+            _, end = self._endings.pop()
+            end()
 
     def _inject(self, fault: Fault) -> bool:
         match fault.kind:

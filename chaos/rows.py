@@ -6,17 +6,23 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from django.db import connection
 from django.db.models import Exists, OuterRef, Q
 
-from chainsched.models import DeadLetter, Manifest, ManifestState, Metadata, WorkQueue
+from chainsched.models import DeadLetter, Manifest, ManifestState, Metadata, Process, WorkQueue
+from chainsched.models.clock import database_now
 from chaos.apps import WITHOUT
 from chaos.evidence import Execution, Letter, Queued
-from chaos.fleet import ROOT
+from chaos.fleet import ROOT, SCHEDULER, WORKER, Member
+from chaos.settings import PROCESS_EXPIRY
 
+# The loops of each kind of process that turn every moment, and how long they may have stood still at the end.
+QUICK_LOOPS = {SCHEDULER: ("manager", "dispatcher", "reaper"), WORKER: ("reaper",)}
+IDLE_SECONDS = 15
 # A row that is committed late may carry an older time than one that was seen before it.
 OVERLAP = "interval '60 seconds'"
 TERMINAL = "SELECT id, md5(m::text), ended_at FROM chainsched_metadata m WHERE ended_at IS NOT NULL"
@@ -55,11 +61,11 @@ def _fetch(sql: str, parameters: list[datetime]) -> list[tuple[int, str, datetim
 
 def is_quiet() -> bool:
     """Whether nothing is queued, under way, or has an alarm or a wish left."""
-    return not (
-        WorkQueue.objects.queued().exists()
-        or Metadata.objects.active().exists()
-        or ManifestState.objects.filter(Q(next_run_at__isnull=False) | Q(trigger_at__isnull=False)).exists()
-    )
+    # In one statement: what is to run moves from one table to the next.
+    queued = WorkQueue.objects.queued().values("id")
+    active = Metadata.objects.active().values("id")
+    due = ManifestState.objects.filter(Q(next_run_at__isnull=False) | Q(trigger_at__isnull=False)).values("manifest_id")
+    return not queued.union(active, due, all=True).exists()
 
 
 def idle(manifests: list[str]) -> list[Manifest]:
@@ -85,6 +91,30 @@ def settled_count() -> int:
     return Metadata.objects.filter(state="completed").count() + DeadLetter.objects.count()
 
 
+def idlers(members: Iterable[Member]) -> list[str]:
+    """Of these, who has no heartbeat, and whose loops stand still."""
+    now = database_now()
+    found = []
+    for member in members:
+        # After a freeze its former lease may not have been reaped yet.
+        row = Process.objects.trusted().filter(pid=member.pid).order_by("id").last()
+        if row is None or (now - row.heartbeat_at).total_seconds() > PROCESS_EXPIRY:
+            found.append(f"{member.name} has no heartbeat")
+            continue
+        found += [f"{member.name}: the {name} {lack}" for name, lack in _standing_still(member.kind, row, now)]
+    return found
+
+
+def _standing_still(kind: str, row: Process, now: datetime) -> Iterator[tuple[str, str]]:
+    """The loops of this process that do not turn, and since when."""
+    for name in QUICK_LOOPS[kind]:
+        turned_at = row.turns.get(name)
+        if turned_at is None:
+            yield name, "has never turned"
+        elif (now - datetime.fromisoformat(turned_at)).total_seconds() > IDLE_SECONDS:
+            yield name, f"has not turned since {turned_at}"
+
+
 def executions() -> list[Execution]:
     """All executions, the oldest first."""
     columns = (
@@ -100,6 +130,7 @@ def executions() -> list[Execution]:
         "created_at",
         "ended_at",
         "failure_type",
+        "output",
     )
     return [Execution(*row) for row in Metadata.objects.order_by("id").values_list(*columns)]
 

@@ -15,7 +15,7 @@ from django.db import InterfaceError, OperationalError, close_old_connections, c
 
 from chainsched.flow.seed import seed
 from chainsched.models.clock import database_now
-from chaos import checker, faults, rows, witness, workload
+from chaos import checker, faults, figures, rows, witness, workload
 from chaos.checker import Verdict
 from chaos.evidence import Evidence
 from chaos.faults import Amounts, Injector
@@ -29,6 +29,8 @@ R = TypeVar("R")
 FLEET = (SCHEDULER, SCHEDULER, WORKER, WORKER)
 TICK = 0.1
 LOOK_EVERY = 1.0
+# How long faults that nobody could be found for are tried beyond their time.
+OVERTIME = 120.0
 # The last job comes due before the last fault, and the faults end before the time does.
 WORK_SHARE = 0.9
 
@@ -83,10 +85,17 @@ def run(order: Order, *, postgres: Postgres, folder: Path, prepare: Callable[[],
         harness = _Harness(work, fleet, injector)
         harness.disturb(order.seconds)
         is_quiet = harness.settle(order.patience)
+        idlers = harness.find_idlers()
         fleet.stop()
         left_behind = fleet.left_behind()
-    evidence = _gather(work, fleet, harness.snapshots, postgres)
-    evidence = replace(evidence, is_quiet=is_quiet, left_behind=left_behind)
+    evidence = replace(
+        _gather(work, fleet, harness.snapshots, postgres),
+        asked=order.amounts.by_kind(),
+        happened=_by_kind(injector.happened),
+        is_quiet=is_quiet,
+        idlers=idlers,
+        left_behind=left_behind,
+    )
     counts = {**_count(evidence, injector), "jobs": work.size, "seconds": round(time.monotonic() - started, 1)}
     return Result(counts, checker.judge(evidence))
 
@@ -118,10 +127,12 @@ class _Harness:
         self._seconds = 1.0
 
     def disturb(self, seconds: float) -> None:
-        """Let faults happen for so long, and until the last of them is over."""
+        """Let faults happen for so long, and until the last of them is over; what cannot happen is given up."""
         self._seconds = seconds
         while self._elapsed < seconds or not self._injector.is_done:
             self._turn()
+            if self._elapsed > seconds + OVERTIME:
+                self._injector.end_all()
 
     def settle(self, patience: float) -> bool:
         """Wait until nothing is left to do; False if for so many seconds nothing more came to its end."""
@@ -136,6 +147,19 @@ class _Harness:
             if settled < latest <= 2 * self._work.size:
                 settled, deadline = latest, time.monotonic() + patience
         return False
+
+    def find_idlers(self) -> list[str]:
+        """Who lives and does nothing; whoever came out of a freeze just now has the time to begin anew."""
+        deadline = time.monotonic() + checker.RESUME_SECONDS
+        while idlers := self._idlers():
+            if time.monotonic() > deadline:
+                break
+            time.sleep(TICK)
+        return idlers
+
+    def _idlers(self) -> list[str]:
+        found = _patiently(lambda: rows.idlers(self._fleet.grown_up()))
+        return ["nobody could be asked: the database is away"] if found is None else found
 
     @property
     def _elapsed(self) -> float:
@@ -196,20 +220,37 @@ def _gather(work: Workload, fleet: Fleet, snapshots: rows.Snapshots, postgres: P
     )
 
 
+def _by_kind(happened: Mapping[str, int]) -> Counter[str]:
+    """How often something of each kind went wrong, whoever was hit."""
+    kinds: Counter[str] = Counter()
+    for name, number in happened.items():
+        kinds[name.partition(" ")[0]] += number
+    return kinds
+
+
 def _count(evidence: Evidence, injector: Injector) -> dict[str, Any]:
     """Figures to go with the verdicts."""
     failures = Counter(row.failure_type for row in evidence.executions if row.failure_type)
+    expected = evidence.expected.values()
+    continued = {item.manifest for item in expected if item.is_continuation}
     return {
         "manifests": len(evidence.expected),
+        "kinds": dict(Counter(item.kind for item in expected)),
+        "poison": sum(item.is_poison for item in expected),
+        "continued": sum(row.is_completed and row.manifest in continued for row in evidence.executions),
+        "woken": sum(len(row.woken) for row in evidence.executions),
         "executions": len(evidence.executions),
         "completed": sum(row.is_completed for row in evidence.executions),
         "failures": dict(failures.most_common()),
         "dead_letters": len(evidence.letters),
         "witnessed_runs": len(evidence.runs),
         "cut_off_runs": sum(run.ended is None for run in evidence.runs),
-        "fenced_overlaps": checker.fenced_overlaps(evidence),
-        "begun_after_freezes": checker.begun_after_freezes(evidence),
+        "repeated_runs": figures.repeated_runs(evidence),
+        "highest_attempt": figures.highest_attempt(evidence),
+        "most_at_once": figures.most_at_once(evidence),
+        "fenced_overlaps": figures.fenced_overlaps(evidence),
+        "begun_after_freezes": figures.begun_after_freezes(evidence),
         "faults": dict(injector.happened),
         "process_starts": len(evidence.exits),
-        "resumed_after_seconds": checker.resumed_after(evidence),
+        "resumed_after_seconds": figures.resumed_after(evidence),
     }

@@ -47,6 +47,16 @@ class Postgres:
         self._server.restart(mode=mode)
         self.returned_at.append(time.monotonic())
 
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """End it for a while."""
+        self._server.stop()
+        try:
+            yield
+        finally:
+            self._server.start_again()
+            self.returned_at.append(time.monotonic())
+
     def pause(self) -> None:
         """Freeze the postmaster, so that it starts no more, and then all of its backends."""
         postmaster = self._server.pid

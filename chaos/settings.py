@@ -10,6 +10,7 @@ INSTALLED_APPS = [*(app for app in APPS_OF_TESTS if app != "tests.testapp"), "ch
 
 PROCESS_EXPIRY = 4.0
 MAX_ACTIVE_JOBS = 10
+KILL_GRACE = 1
 
 CHAINSCHED = {
     "MANAGER_INTERVAL": 0.25,
@@ -20,13 +21,14 @@ CHAINSCHED = {
     "HEARTBEAT_INTERVAL": 0.5,
     "PROCESS_EXPIRY": PROCESS_EXPIRY,
     "MAX_ACTIVE_JOBS": MAX_ACTIVE_JOBS,
-    # Every job that the chaos hits fails, so what is innocent may fail often; the poison states its own number.
+    # Every job that the chaos hits fails, and a marathon beside poison is hit more often than not, so what is innocent
+    # may fail often; the checker asks for the cause of each failure. The poison states its own number.
     "MAX_RETRIES": 100,
     "RETRY_DELAY": 0.2,
     "RETRY_MULTIPLIER": 1.5,
     "MAX_RETRY_DELAY": 2,
     "JOB_TIMEOUT": 30,
-    "KILL_GRACE": 1,
+    "KILL_GRACE": KILL_GRACE,
     "SHUTDOWN_TIMEOUT": 20,
     # The harness seeds, and keeps all rows for the checker.
     "SEED": {"on_start": False, "post_migrate": False},

@@ -6,8 +6,9 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypedDict
 
 from chainsched import RunContext, workflow
 from chaos.witness import witnessed
@@ -30,10 +31,10 @@ class Stumble:
 
 @dataclass(frozen=True)
 class Overstay:
-    """How many attempts stay beyond their time."""
+    """How many attempts stay beyond their time, by far."""
 
     times: int
-    seconds: float = 60
+    seconds: float = 3600
 
 
 @dataclass(frozen=True)
@@ -51,39 +52,52 @@ class Poison:
     way: str
 
 
+class Done(TypedDict):
+    """What a job returns: in which process it ran, and whom it woke."""
+
+    pid: int
+    woken: list[str]
+
+
+def done(woken: Sequence[str] = ()) -> Done:
+    """What a job returns that ends here."""
+    return {"pid": os.getpid(), "woken": list(woken)}
+
+
 @workflow
-def nap(job: Nap, run: RunContext) -> int:
+def nap(job: Nap, run: RunContext) -> Done:
     """Take a moment."""
     with witnessed(run):
         time.sleep(job.seconds)
-    return run.attempt
+    return done()
 
 
 @workflow
-def stumble(job: Stumble, run: RunContext) -> int:
+def stumble(job: Stumble, run: RunContext) -> Done:
     """Fail so many times, then succeed."""
     with witnessed(run):
         time.sleep(job.seconds)
         if run.attempt <= job.times:
             raise RuntimeError(f"attempt {run.attempt} of {job.times} that fail")
-    return run.attempt
+    return done()
 
 
 @workflow
-def overstay(job: Overstay, run: RunContext) -> int:
+def overstay(job: Overstay, run: RunContext) -> Done:
     """Stay too long so many times, then be quick."""
     with witnessed(run):
         if run.attempt <= job.times:
             time.sleep(job.seconds)
-    return run.attempt
+    return done()
 
 
 @workflow
-def wake(job: Wake, run: RunContext) -> list[str]:
+def wake(job: Wake, run: RunContext) -> Done:
     """Wake dormant children."""
     with witnessed(run):
         time.sleep(job.seconds)
-        return run.activate_many((child, None) for child in job.children)
+        woken = run.activate_many((child, None) for child in job.children)
+    return done(woken)
 
 
 @workflow

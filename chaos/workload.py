@@ -19,6 +19,9 @@ GROUPS: dict[str, int | None] = {"tight": 2, "narrow": 4, "broad": None}
 ROUNDS = 3
 POISON_RETRIES = 3
 OVERSTAY_TIMEOUT = 1
+# How poison fails that leaves its process alive, and whatever needs the database itself when that is away.
+POISONED = ("MemoryError",)
+AWAY = ("OperationalError", "InterfaceError", "AdminShutdown", "ProcessLost")
 # How many of each kind there are in about a hundred runs; single naps fill up the rest.
 MIX = {
     "chain": 8,
@@ -40,7 +43,8 @@ class Expected:
     """What must have become of a manifest when all is quiet.
 
     ``runs`` is how often it completes; of ``at_least`` so often if it is not exact: several successes of its parent
-    may make one run, and a job that is repeated may wake its children again.
+    may make one run, and a job that is repeated may wake its children again. ``failures`` are the types of those that
+    belong to it; whatever runs may be killed or lost with its process besides.
     """
 
     manifest: str
@@ -51,6 +55,13 @@ class Expected:
     parent: str | None = None
     is_continuation: bool = False
     is_activated: bool = False
+    is_too_long: bool = False
+    failures: Collection[str] = ()
+
+    @property
+    def kind(self) -> str:
+        """One of MIX."""
+        return self.manifest.partition("-")[0]
 
 
 @dataclass(slots=True)
@@ -93,6 +104,8 @@ class _Builder:
         self._poisons = poisons
         self._numbers = count(1)
         self._groups = cycle(GROUPS)
+        # What takes long would hold up the tightest group for longer than all the rest takes.
+        self._roomy_groups = cycle(list(GROUPS)[1:])
 
     def shuffled(self, kinds: Collection[str]) -> list[Callable[[], None]]:
         """The pieces of about a hundred runs, in the order of the dice."""
@@ -118,13 +131,13 @@ class _Builder:
 
     def stumble(self) -> None:
         """A job that fails a few times."""
-        name, options = self._new("stumble")
+        name, options = self._new("stumble", failures=["RuntimeError"])
         job = Stumble(self._rng.randint(1, 3))
         self.workload.schedules.schedule(workflows.stumble, name, job, self._once(), **options)
 
     def overstay(self) -> None:
         """A job that is stopped once for staying too long."""
-        name, options = self._new("overstay")
+        name, options = self._new("overstay", failures=["timeout"], is_too_long=True)
         options["timeout"] = OVERSTAY_TIMEOUT
         self.workload.schedules.schedule(workflows.overstay, name, Overstay(1), self._once(), **options)
 
@@ -136,7 +149,7 @@ class _Builder:
 
     def marathon(self) -> None:
         """A job that takes longer than it takes to declare a process lost."""
-        name, options = self._new("marathon")
+        name, options = self._new("marathon", group=next(self._roomy_groups))
         self.workload.schedules.schedule(workflows.nap, name, Nap(MARATHON_SECONDS), self._once(), **options)
 
     def chain(self) -> None:
@@ -164,7 +177,7 @@ class _Builder:
 
     def dormant(self) -> None:
         """A job that wakes two dormant children."""
-        name, options = self._new("dormant")
+        name, options = self._new("dormant", failures=AWAY)
         children = [self._below(name, letter, parent=name, is_exact=False, is_activated=True) for letter in "ab"]
         job = Wake(children, seconds=round(self._rng.uniform(0.1, 2), 3))
         chain = self.workload.schedules.schedule(workflows.wake, name, job, self._once(), **options)
@@ -182,10 +195,26 @@ class _Builder:
         joined = self._below(name, "joined", parent=name, is_exact=False, is_continuation=True)
         chain.include(workflows.nap, joined, self._nap(), fan_in=True, **options)
 
-    def _new(self, kind: str, *, runs: int = 1, is_poison: bool = False) -> tuple[str, Options]:
+    def _new(
+        self,
+        kind: str,
+        *,
+        group: str | None = None,
+        runs: int = 1,
+        is_poison: bool = False,
+        is_too_long: bool = False,
+        failures: Collection[str] = (),
+    ) -> tuple[str, Options]:
         """Name a root, note what to expect of it, and give it its group."""
-        name, group = f"{kind}-{next(self._numbers)}", next(self._groups)
-        self.workload.expected[name] = Expected(name, group, runs=runs, is_poison=is_poison)
+        name, group = f"{kind}-{next(self._numbers)}", group or next(self._groups)
+        self.workload.expected[name] = Expected(
+            name,
+            group,
+            runs=runs,
+            is_poison=is_poison,
+            is_too_long=is_too_long,
+            failures=POISONED if is_poison else failures,
+        )
         return name, {"group": group, "group_max_active_jobs": GROUPS[group]}
 
     def _below(
@@ -206,6 +235,7 @@ class _Builder:
             self.workload.expected[root].group,
             is_exact=is_exact,
             is_poison=is_poison,
+            failures=POISONED if is_poison else (),
             parent=parent,
             is_continuation=is_continuation,
             is_activated=is_activated,

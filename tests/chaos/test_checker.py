@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from chaos import checker
+from chaos import figures
 from chaos.checker import INVARIANTS, judge
 from chaos.evidence import Evidence, Execution, Letter, Queued
 from chaos.fleet import Exit, Freeze
@@ -33,6 +33,7 @@ def execution(id, manifest="job", *, begin=0.0, end=1.0, state="completed", pare
         created_at=at(begin),
         ended_at=None if end is None else at(end),
         failure_type=options.get("failure", ""),
+        output={"pid": options.get("worker", 7), "woken": options.get("woken", [])} if state == "completed" else None,
     )
 
 
@@ -41,7 +42,10 @@ def run(execution_id, manifest="job", *, begin=0.0, end=1.0, member="worker-1", 
 
 
 def evidence(*expected, **parts):
+    """What a run left behind; what completed was witnessed, unless the runs are stated."""
     items = expected or (Expected("job", "tight"),)
+    completed = [row for row in parts.get("executions", ()) if row.is_completed]
+    parts.setdefault("runs", sorted(map(witnessed, completed), key=lambda run: run.began))
     return Evidence(
         expected={item.manifest: item for item in items},
         limits={"tight": 2, "broad": None},
@@ -49,6 +53,12 @@ def evidence(*expected, **parts):
         pids={"worker-1": 100, "worker-2": 200},
         **parts,
     )
+
+
+def witnessed(row):
+    """The run of a completed execution, in the hands of the process that holds it."""
+    begin, end = ((moment - START).total_seconds() for moment in (row.created_at, row.ended_at))
+    return run(row.id, row.manifest, begin=begin, end=end, member={100: "worker-1", 200: "worker-2"}[row.pid])
 
 
 def violated(given):
@@ -105,6 +115,31 @@ NOTICED = [
         id="an occurrence too many",
     ),
     pytest.param("completed exactly once", evidence(POISON, executions=[execution(1)]), id="poison that completed"),
+    pytest.param("completions are witnessed", held(runs=[]), id="a completion that nobody saw"),
+    pytest.param("completions are witnessed", held(runs=[run(1, end=None)]), id="a completion of what was cut off"),
+    pytest.param(
+        "completions are witnessed",
+        held(executions=[execution(1, pid=200)]),
+        id="the result of another process than the one that holds it",
+    ),
+    pytest.param(
+        "completions are witnessed", held(executions=[execution(1, worker=8)]), id="the result of another run"
+    ),
+    pytest.param(
+        "failures have a cause",
+        held(executions=[execution(1, state="failed", failure="ValueError"), execution(2, begin=2, end=3)]),
+        id="an innocent job that failed by itself",
+    ),
+    pytest.param(
+        "what never began burned nothing",
+        held(executions=[execution(1, state="failed", failure="lost"), execution(2, begin=2, end=3)], runs=[run(2)]),
+        id="an attempt for a claim that had not begun",
+    ),
+    pytest.param(
+        "overlong runs are ended",
+        held(Expected("job", "tight", is_too_long=True), runs=[run(1, end=40.0)]),
+        id="a job that stayed as long as it liked",
+    ),
     pytest.param(
         "no overlap of a manifest with itself, by rows",
         evidence(executions=[execution(1, end=2, state="failed"), execution(2, begin=1, end=3)]),
@@ -188,6 +223,11 @@ NOTICED = [
         id="a dependent that began while its parent ran",
     ),
     pytest.param(
+        "activations are kept",
+        evidence(Expected("parent", "broad"), WOKEN, executions=[execution(1, "parent", woken=["child"])]),
+        id="a child that was woken and never ran",
+    ),
+    pytest.param(
         "continuations wait for all parts",
         family(
             CHILD,
@@ -219,8 +259,13 @@ NOTICED = [
         held(exits=[Exit("worker-1", 1, was_frozen=True)]),
         id="a process that did not outlive a freeze",
     ),
+    pytest.param("nobody idles", held(idlers=["worker-1 has no heartbeat"]), id="a process that hangs"),
+    pytest.param(
+        "all faults happened", held(asked={"kill": 2}, happened={"kill": 1}), id="a fault that did not happen"
+    ),
     pytest.param("nobody is left behind", held(left_behind=["process 7: worker"]), id="a child without a supervisor"),
     pytest.param("work resumes", held(runs=[run(1, begin=20.0, end=21.0)], returned_at=[1.0]), id="a late return"),
+    pytest.param("work resumes", held(returned_at=[5.0], is_quiet=False), id="a return after which nothing went on"),
 ]
 
 
@@ -233,21 +278,61 @@ def test_every_invariant_has_a_case_that_it_notices():
     assert {case.values[0] for case in NOTICED} == set(INVARIANTS)
 
 
+FENCED = pytest.param(
+    held(
+        executions=[
+            execution(1, state="failed", end=5, failure="lost"),
+            execution(2, begin=6, end=7, pid=200, worker=8),
+        ],
+        runs=[run(1, end=9.0), run(2, begin=6.0, end=7.0, member="worker-2", pid=8)],
+        freezes=[Freeze("worker-1", 0.5, 8.0)],
+    ),
+    id="a frozen run that goes on while it is done again elsewhere",
+)
+
 EXCUSED = [
     pytest.param(
         held(
+            Expected("job", "tight", failures=["RuntimeError"]),
             executions=[
-                execution(1, state="failed", end=5, failure="lost"),
-                execution(2, begin=6, end=7, pid=200),
+                execution(1, state="failed", failure="RuntimeError"),
+                execution(2, begin=2, end=3, state="failed", failure="killed"),
+                execution(3, begin=4, end=5),
             ],
-            runs=[run(1, end=9.0), run(2, begin=6.0, end=7.0, member="worker-2", pid=8)],
-            freezes=[Freeze("worker-1", 0.5, 8.0)],
+            runs=[run(1), run(3, begin=4.0, end=5.0)],
         ),
-        id="a frozen run that goes on while it is done again elsewhere",
+        id="a job that failed as it is meant to, and was killed before its first line",
     ),
     pytest.param(
         held(
-            executions=[execution(1, pid=200)],
+            Expected("job", "tight", is_too_long=True, failures=["timeout"]),
+            runs=[run(1, end=20.0)],
+            freezes=[Freeze("worker-1", 1.0, 9.0)],
+        ),
+        id="a long job whose supervisor stood still",
+    ),
+    pytest.param(
+        evidence(
+            Expected("parent", "broad"),
+            CHILD,
+            executions=[
+                execution(1, "parent", group="broad", pid=200, worker=8),
+                execution(2, "child", begin=2, end=3, parent=1),
+            ],
+            runs=[
+                run(1, "parent", member="worker-2", pid=8),
+                run(2, "child", begin=2.0, end=3.0),
+                run(1, "parent", begin=2.5, end=2.6),
+            ],
+            freezes=[Freeze("worker-1", -9.0, 2.4)],
+        ),
+        id="a parent whose claim begins once more in a process that wakes",
+    ),
+    pytest.param(held(asked={"kill": 2, "pause": 0}, happened={"kill": 2}), id="faults that all happened"),
+    FENCED,
+    pytest.param(
+        held(
+            executions=[execution(1, pid=200, worker=8)],
             runs=[run(1, begin=3.0, end=4.0, member="worker-2", pid=8), run(1, begin=3.5, end=5.0)],
             freezes=[Freeze("worker-1", 0.5, 9.0)],
         ),
@@ -255,7 +340,7 @@ EXCUSED = [
     ),
     pytest.param(
         held(
-            executions=[execution(1, end=9)],
+            executions=[execution(1, end=9, worker=9)],
             runs=[
                 run(1, begin=0.0, end=5.0),
                 run(1, begin=3.0, end=None, member="worker-2", pid=8),
@@ -319,21 +404,40 @@ def test_the_checker_excuses(given):
 
 
 def test_fenced_overlaps_are_counted():
-    assert checker.fenced_overlaps(EXCUSED[0].values[0]) == 1
-    assert checker.fenced_overlaps(held()) == 0
+    assert figures.fenced_overlaps(*FENCED.values) == 1
+    assert figures.fenced_overlaps(held()) == 0
 
 
 def test_runs_that_a_process_begins_when_it_wakes_are_counted_and_excused():
     given = held(
-        executions=[execution(1, pid=200)],
+        executions=[execution(1, pid=200, worker=8)],
         runs=[run(1, begin=6.0, end=8.0, member="worker-2", pid=8), run(1, begin=7.2, end=7.4)],
         freezes=[Freeze("worker-1", 0.5, 7.0)],
     )
     assert violated(given) == set()
-    assert checker.begun_after_freezes(given) == 1
+    assert figures.begun_after_freezes(given) == 1
     assert "no overlap of a manifest with itself, by witness" in violated(replace(given, freezes=()))
+
+
+def test_runs_that_were_not_recorded_are_counted():
+    assert figures.repeated_runs(held(runs=[run(1), run(1, begin=2.0, end=3.0, member="worker-2", pid=8)])) == 1
+    assert figures.repeated_runs(held()) == 0
+
+
+def test_it_is_told_how_often_the_unluckiest_job_was_tried():
+    failing = Expected("failing", "tight", failures=["RuntimeError"])
+    rows = [execution(1), execution(2, attempt=3), execution(3, "failing", attempt=9)]
+    assert figures.highest_attempt(evidence(Expected("job", "tight"), failing, executions=rows)) == 3
+
+
+def test_it_is_told_how_near_the_limits_came():
+    given = evidence(
+        *(Expected(name, "tight") for name in "ab"),
+        executions=[execution(number, name) for number, name in enumerate("ab", 1)],
+    )
+    assert figures.most_at_once(given) == {"tight": [2, 2], "broad": [0, None], "all groups": [2, 3]}
 
 
 def test_it_is_told_how_soon_work_resumed():
     given = held(runs=[run(1, begin=3.0), run(2, begin=9.0)], returned_at=[1.0, 5.0, 20.0])
-    assert checker.resumed_after(given) == [2.0, 4.0]
+    assert figures.resumed_after(given) == [2.0, 4.0]

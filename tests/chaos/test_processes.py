@@ -4,11 +4,13 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
 from types import SimpleNamespace
 
 import pytest
 
 from chaos import processes
+from tests.waiting import wait_until
 
 PARENT = """
 import subprocess, sys
@@ -24,10 +26,11 @@ pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="there i
 
 @pytest.fixture
 def parent():
-    environment = {**os.environ, "CHAOS_MARK": "of this test"}
+    mark = uuid.uuid4().hex
+    environment = {**os.environ, "CHAOS_MARK": mark}
     process = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True, env=environment)
     child_pid = int(process.stdout.readline())
-    yield SimpleNamespace(pid=process.pid, child_pid=child_pid, wait=process.wait)
+    yield SimpleNamespace(pid=process.pid, child_pid=child_pid, mark=mark, wait=process.wait)
     processes.send(signal.SIGKILL, [child_pid, process.pid])
     process.communicate()
 
@@ -43,15 +46,14 @@ def test_workers_are_the_children_of_a_nursery_and_not_the_nursery_itself(parent
 
 
 def test_descendants_are_also_found_by_what_they_inherited(parent):
-    assert set(processes.carrying("CHAOS_MARK", "of this test")) == {parent.pid, parent.child_pid}
-    assert processes.carrying("CHAOS_MARK", "of this") == []
+    assert set(processes.carrying("CHAOS_MARK", parent.mark)) == {parent.pid, parent.child_pid}
+    assert processes.carrying("CHAOS_MARK", parent.mark[:-1]) == []
 
 
 def test_a_process_that_is_dead_and_not_buried_is_no_descendant(parent):
     processes.send(signal.SIGSTOP, [parent.pid])
     processes.send(signal.SIGKILL, [parent.child_pid])
-    while processes.family(parent.pid):
-        pass
+    wait_until(lambda: not processes.family(parent.pid))
     processes.send(signal.SIGCONT, [parent.pid])
 
 

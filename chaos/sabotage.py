@@ -1,0 +1,252 @@
+"""Ways to take away what keeps a promise, from the running process or from the database.
+
+Races that are rare are given time: a pause at the place that is robbed of its guard makes the outcome certain, and is
+harmless while the guard is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from django.db import connection, connections
+from django.db.models import F, Value
+
+from chainsched.domain import outcomes
+from chainsched.flow import activate, arm, dispatch, enqueue, evaluate, reap, record
+from chainsched.models import Loop, Manifest, Metadata, WorkQueue, bulk, facts, guard
+from chainsched.models.clock import database_now
+from chainsched.models.loop import LoopQuerySet
+from chainsched.models.manifest_state import ManifestStateQuerySet
+from chainsched.models.metadata import Attempt, MetadataQuerySet, Taken
+from chainsched.runtime import children, nursery, poller
+from chainsched.runtime.child import Child
+from chainsched.runtime.children import Children
+from chainsched.runtime.lease import Lease
+from chainsched.runtime.nursery import _Nurse
+from chainsched.runtime.poller import Poller
+from chainsched.runtime.watch import Watch
+from chainsched.runtime.wire import CHUNK, Decoder
+
+MOMENT = 0.3
+HOUR = 3600
+
+
+def dispatch_without_lock() -> None:
+    def look(self: LoopQuerySet, name: str, **_: Any) -> Loop:
+        return self.get_or_create(name=name)[0]
+
+    _patch(LoopQuerySet, "hold", look)
+    _patch(dispatch, "_create", _slowed(dispatch._create))
+
+
+def claim_without_lock() -> None:
+    def claim(self: MetadataQuerySet, *, process: Any, workflows: Any, limit: int, **_: Any) -> list[Taken]:
+        ids = list(self.pending().filter(workflow__in=workflows).in_claim_order().values_list("id", flat=True)[:limit])
+        time.sleep(MOMENT)
+        now = database_now()
+        rows = self.active().filter(id__in=ids)
+        rows.update(state="in_progress", process=process, claimed_at=now, started_at=now, claims=F("claims") + 1)
+        return [Taken(*row) for row in rows.values_list(*Taken._fields)]
+
+    _patch(MetadataQuerySet, "claim", claim)
+
+
+def activate_without_fence() -> None:
+    _believe_in_the_lease()
+    _patch(activate, "_check_fence", _nothing)
+
+
+def write_over_what_ended() -> None:
+    def close_any(verdicts: Any, *, now: Any) -> None:
+        bulk.update(Metadata, [record._closed_row(verdict, now=now) for verdict in verdicts])
+
+    def closable_by_anyone(finished: Any, **_: Any) -> list[Attempt]:
+        return Metadata.objects.lock_attempts(list(finished))
+
+    _believe_in_the_lease()
+    _patch(record, "_closable", closable_by_anyone)
+    _patch(record, "_close", close_any)
+
+
+def _believe_in_the_lease() -> None:
+    """A process that does not notice its own end comes to the fence each time."""
+
+    def beat_and_believe(self: Lease) -> bool:
+        self.beat()
+        return True
+
+    _patch(Lease, "_is_kept", beat_and_believe)
+    _patch(Lease, "trusted_until", lambda _: time.monotonic() + HOUR)
+
+
+def drop_trigger() -> None:
+    with connection.schema_editor() as editor:
+        guard.remove(editor)
+
+
+def reap_the_living() -> None:
+    def everything() -> list[Metadata]:
+        return list(Metadata.objects.in_progress().filter(started_at__isnull=False).order_by("id"))
+
+    _patch(reap, "_find_orphans", everything)
+
+
+def forget_dependents() -> None:
+    _patch(record, "mark_due", _nothing)
+
+
+def cover_nothing() -> None:
+    spend = arm.spend
+
+    def spend_alarm_only(manifest_ids: Any, *, now: Any, is_covering: bool) -> None:
+        spend(manifest_ids, now=now, is_covering=False)
+
+    _patch(arm, "spend", spend_alarm_only)
+
+
+def wait_for_nobody() -> None:
+    def never(**_: Any) -> Value:
+        return Value(False)
+
+    _patch(facts, "is_waiting_for_siblings", never)
+    _patch(enqueue, "is_waiting_for_siblings", never)
+
+
+def record_without_lock() -> None:
+    def look(self: ManifestStateQuerySet, manifest_ids: Any) -> list[int]:
+        own = self.filter(manifest__in=manifest_ids).order_by().values("manifest_id")
+        family = Manifest.objects.using(self.db).family_of(manifest_ids)
+        return list(self.filter(manifest__in=own.union(*family)).values_list("manifest_id", flat=True))
+
+    _patch(ManifestStateQuerySet, "lock_family", look)
+    _patch(record, "arm", _lingering(arm.arm))
+    # One at a time, so that siblings run in different workers.
+    claim = MetadataQuerySet.claim
+    _patch(MetadataQuerySet, "claim", lambda self, **options: claim(self, **{**options, "limit": 1}))
+
+
+def retry_nothing() -> None:
+    _patch(record, "_retry", _nothing)
+
+
+def bury_nothing() -> None:
+    _patch(record, "_bury", _nothing)
+
+
+def queue_without_lock() -> None:
+    def look(self: ManifestStateQuerySet, now: Any, *, limit: int) -> list[int]:
+        return list(self.due(now).order_by("next_run_at").values_list("manifest_id", flat=True)[:limit])
+
+    _patch(ManifestStateQuerySet, "lock_due_page", look)
+    _patch(evaluate, "enqueue", _slowed(enqueue.enqueue))
+
+
+def drop_uniqueness() -> None:
+    unique = {
+        WorkQueue: "chainsched_queue_one_per_manifest",
+        Metadata: "chainsched_execution_one_active",
+    }
+    with connection.schema_editor() as editor:
+        for model, name in unique.items():
+            (constraint,) = (known for known in model._meta.constraints if known.name == name)
+            editor.remove_constraint(model, constraint)
+
+
+def leave_children_behind() -> None:
+    def listen(self: Child) -> None:
+        decoder = Decoder()
+        while data := self._end.recv(CHUNK):
+            for message in decoder.feed(data):
+                self._hear(message)
+
+    send = Child._send
+
+    def send_to_whoever_hears(self: Child, message: Any) -> None:
+        with contextlib.suppress(OSError):
+            send(self, message)
+
+    _patch(_Nurse, "_end_all", _nothing)
+    _patch(nursery, "_prctl", _nothing)
+    _patch(Child, "_listen", listen)
+    _patch(Child, "_send", send_to_whoever_hears)
+
+
+def wait_for_ever() -> None:
+    _patch(Watch, "_watch_job", _nothing)
+
+
+def take_death_for_success() -> None:
+    _patch(children, "death_of", lambda *_: outcomes.completed(None))
+
+
+def end_on_trouble() -> None:
+    def end(*_: Any) -> float:
+        os._exit(1)
+
+    _patch(Poller, "_recover", end)
+
+
+def hang_on_trouble() -> None:
+    def hang(*_: Any) -> float:
+        time.sleep(HOUR)
+        return 0
+
+    _patch(Poller, "_recover", hang)
+
+
+def count_what_never_began() -> None:
+    _patch(reap, "_never_began", lambda _: False)
+    # A kill finds something that was claimed a moment ago.
+    _patch(Children, "start", _slowed(Children.start))
+
+
+def forget_activations() -> None:
+    def forget(orders: Any, **_: Any) -> set[int]:
+        return {order.manifest_id for order in orders}
+
+    _patch(activate, "enqueue", forget)
+
+
+def keep_broken_connections() -> None:
+    class Kept:
+        close_all = staticmethod(_nothing)
+
+        def __getitem__(self, alias: str) -> Any:
+            return connections[alias]
+
+    _patch(poller, "connections", Kept())
+
+
+def _patch(owner: Any, name: str, replacement: Any) -> None:
+    if not hasattr(owner, name):
+        raise AttributeError(f"{owner!r} has no {name!r}: what a guard takes away is called something else now")
+    setattr(owner, name, replacement)
+
+
+def _slowed(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same, a moment later."""
+
+    def slowed(*arguments: Any, **options: Any) -> Any:
+        time.sleep(MOMENT)
+        return function(*arguments, **options)
+
+    return slowed
+
+
+def _lingering(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same, with a moment after it."""
+
+    def lingering(*arguments: Any, **options: Any) -> Any:
+        answer = function(*arguments, **options)
+        time.sleep(MOMENT)
+        return answer
+
+    return lingering
+
+
+def _nothing(*_arguments: Any, **_options: Any) -> list[Any]:
+    return []

@@ -1,0 +1,72 @@
+"""What a run left in the database, as the harness reads it."""
+
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from chainsched.domain.states import ExecutionState
+from chainsched.models import ManifestState, Metadata, WorkQueue
+from chainsched.models.clock import database_now
+from chaos import rows
+from chaos.fleet import SCHEDULER, WORKER
+from tests.factories import make_execution, make_manifest, make_process, make_queue_row
+
+pytestmark = pytest.mark.django_db
+
+PID = 4711
+
+
+def alive(*, turns, **fields):
+    """A process that beats now, and whose loops turned so many seconds ago."""
+    now = database_now()
+    turned = {name: (now - timedelta(seconds=seconds)).isoformat() for name, seconds in turns.items()}
+    return make_process(**{"pid": PID, "started_at": now, "heartbeat_at": now, "turns": turned, **fields})
+
+
+def idlers(kind):
+    member: Any = SimpleNamespace(kind=kind, name="member-1", pid=PID)
+    return rows.idlers([member])
+
+
+@pytest.mark.parametrize(
+    ("kind", "turns"), [(SCHEDULER, {"manager": 1, "dispatcher": 1, "reaper": 1}), (WORKER, {"reaper": 1})]
+)
+def test_who_beats_and_turns_is_no_idler(kind, turns):
+    alive(turns=turns)
+    assert idlers(kind) == []
+
+
+def test_who_does_not_beat_is_an_idler():
+    assert idlers(WORKER) == ["member-1 has no heartbeat"]
+    alive(turns={"reaper": 1}, heartbeat_at=database_now() - timedelta(minutes=1))
+    assert idlers(WORKER) == ["member-1 has no heartbeat"]
+
+
+def test_a_loop_that_stands_still_and_one_that_never_turned_are_noticed():
+    process = alive(turns={"manager": 1, "dispatcher": 60})
+    assert idlers(SCHEDULER) == [
+        f"member-1: the dispatcher has not turned since {process.turns['dispatcher']}",
+        "member-1: the reaper has never turned",
+    ]
+
+
+def test_of_two_leases_the_newer_one_counts():
+    alive(turns={"reaper": 60}, heartbeat_at=database_now() - timedelta(minutes=1))
+    alive(turns={"reaper": 1})
+    assert idlers(WORKER) == []
+
+
+def test_it_is_quiet_when_nothing_is_queued_under_way_or_due():
+    manifest = make_manifest(state={})
+    assert rows.is_quiet()
+    make_queue_row(manifest)
+    assert not rows.is_quiet()
+    WorkQueue.objects.all().delete()
+    make_execution(manifest)
+    assert not rows.is_quiet()
+    Metadata.objects.update(state=ExecutionState.CANCELLED, ended_at=database_now())
+    assert rows.is_quiet()
+    ManifestState.objects.update(next_run_at=database_now())
+    assert not rows.is_quiet()
