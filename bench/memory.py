@@ -1,4 +1,4 @@
-"""The memory of a scheduler and its children while they run fifty thousand jobs: it should stay flat.
+"""The memory of a scheduler and its children while they run fifty thousand jobs: it stays flat, or the exit code is 1.
 
 python -m tests.postgres -- python -m bench.memory [COUNT]
 """
@@ -6,37 +6,55 @@ python -m tests.postgres -- python -m bench.memory [COUNT]
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 
 from django.test.utils import setup_databases, teardown_databases
 
 from bench.processes import running
-from bench.throughput import SCHEDULER, Chainsched
+from bench.throughput import Chainsched
 
+SCHEDULER = ("run_scheduler", "--processes", "2")
 MEGABYTE = 1024 * 1024
 PAGE_SIZE = 4096
 SAMPLES = 20
+# By how much the last quarter may be above the second one: caches are full by then.
+TOLERANCE = 1.05
 
 
-def main(count: int) -> None:
-    """Run the jobs and print what the processes hold as they go on."""
+def main(count: int) -> int:
+    """Run the jobs, print what the processes hold as they go on, and say whether it stayed flat."""
     databases = setup_databases(verbosity=0, interactive=False)
     try:
         contestant = Chainsched()
         contestant.prepare(count)
         with tempfile.TemporaryFile() as log, running(SCHEDULER, log=log) as scheduler:
-            _watch(contestant, scheduler.pid, count)
+            samples = _watch(contestant, scheduler.pid, count)
     finally:
         teardown_databases(databases, verbosity=0)
+    growth = [_growth(series) for series in zip(*samples, strict=True)]
+    print(f"last quarter / second quarter: supervisor {growth[0]:.3f}, largest child {growth[1]:.3f}")
+    return 0 if max(growth) <= TOLERANCE else 1
 
 
-def _watch(contestant: Chainsched, pid: int, count: int) -> None:
+def _growth(series: Sequence[float]) -> float:
+    quarter = len(series) // 4
+    return median(series[-quarter:]) / median(series[quarter : 2 * quarter])
+
+
+def _watch(contestant: Chainsched, pid: int, count: int) -> list[tuple[float, float]]:
+    """What the supervisor and its largest child held, again and again."""
+    samples = []
     print(f"{'jobs':>8} {'supervisor':>12} {'children':>24}  (MB)")
     for number in range(1, SAMPLES + 1):
         while contestant.finished() < count * number // SAMPLES:
             time.sleep(0.05)
-        children = " ".join(f"{_memory_of(child):7.1f}" for child in _jobs_below(pid))
-        print(f"{contestant.finished():>8,} {_memory_of(pid):>12.1f} {children:>24}")
+        supervisor, children = _memory_of(pid), [_memory_of(child) for child in _jobs_below(pid)]
+        samples.append((supervisor, max(children, default=0.0)))
+        listed = " ".join(f"{held:7.1f}" for held in children)
+        print(f"{contestant.finished():>8,} {supervisor:>12.1f} {listed:>24}")
+    return samples
 
 
 def _jobs_below(pid: int) -> list[int]:
@@ -58,4 +76,4 @@ def _memory_of(pid: int) -> float:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 50_000)
+    raise SystemExit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 50_000))
