@@ -6,6 +6,10 @@ import psycopg
 import pytest
 from django.db import connection
 
+from chainsched.runtime.checkup import Looks, looks
+from chainsched.runtime.outage import Outage, outage
+from chainsched.runtime.skew import Skew, skew
+
 POSTGRES_ONLY = "needs PostgreSQL"
 
 
@@ -16,6 +20,13 @@ def django_db_modify_db_settings(
     """Test in a file on SQLite: Django's choice, memory, is out of reach for other processes."""
     if not _is_postgres():
         connection.settings_dict["TEST"]["NAME"] = str(tmp_path_factory.mktemp("database") / "test.sqlite3")
+
+
+@pytest.fixture(autouse=True)
+def as_after_the_start_of_a_process() -> None:
+    """Let no test know of the outage in which an earlier one ended, nor share its look at the health."""
+    for lasting, new in ((outage, Outage()), (looks, Looks()), (skew, Skew())):
+        vars(lasting).update(vars(new))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
