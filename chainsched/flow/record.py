@@ -11,7 +11,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from django.db import OperationalError
@@ -24,14 +24,13 @@ from chainsched.domain.states import (
     ACTIVE_STATES,
     SOURCES_PAST_DISABLED,
     ExecutionState,
-    ScheduleType,
     Source,
     may_become,
 )
-from chainsched.domain.tallies import NO_GROUP, Share, hour_of
 from chainsched.exceptions import InvalidInput
 from chainsched.flow.announce import announce_executions, announce_letters, report_failures, wake
 from chainsched.flow.arm import arm
+from chainsched.flow.closing import closed_row, had_its_run, letter_row, share_of, state_row
 from chainsched.flow.dependents import EdgesMoved, Ended, find_continuations, mark_due, with_steady_edges
 from chainsched.flow.enqueue import Lineage, Order, enqueue
 from chainsched.flow.judge import Verdict, judge
@@ -49,6 +48,7 @@ from chainsched.models import (
     locks,
 )
 from chainsched.models.among import among
+from chainsched.models.locks import Patience
 from chainsched.models.metadata import Attempt
 from chainsched.models.notices import DISPATCHER
 from chainsched.signals import dead_letter_created, execution_ended
@@ -103,7 +103,7 @@ def _record_part(
     finished: Sequence[Finished], *, by: Process | None, now: datetime, is_waiting: bool = True
 ) -> Recorded:
     def write() -> Recorded:
-        with transact(is_hasty=True):
+        with transact(Patience.SHORT):
             return _record_once(finished, by=by, now=now, is_waiting=is_waiting)
 
     try:
@@ -128,7 +128,7 @@ def _record_once(finished: Sequence[Finished], *, by: Process | None, now: datet
     _mark_done(verdicts, now=now)
     _retry(verdicts, now=now)
     _close(verdicts, now=now)
-    Tally.objects.append(_share_of(verdict, now=now) for verdict in verdicts)
+    Tally.objects.append(share_of(verdict, now=now) for verdict in verdicts)
     _bury(verdicts, now=now)
     # After the letters: a dependent that one of them stops has no part to do.
     due_ids = mark_due([_ended(verdict) for verdict in _firing(final)], locked=locked)
@@ -205,7 +205,7 @@ def _closable(finished: Mapping[int, Finished], *, by: Process | None) -> list[A
 
 
 def _write_states(verdicts: Sequence[Verdict], *, now: datetime) -> None:
-    rows = [_state_row(verdict, verdict.manifest, now=now) for verdict in verdicts if verdict.manifest]
+    rows = [state_row(verdict, verdict.manifest, now=now) for verdict in verdicts if verdict.manifest]
     for alike in _by_columns(rows):
         bulk.update(ManifestState, alike, key="manifest")
 
@@ -221,40 +221,9 @@ def _by_columns(rows: Iterable[dict[str, Any]]) -> Iterable[list[dict[str, Any]]
 def _mark_done(verdicts: Sequence[Verdict], *, now: datetime) -> None:
     """A one-time manifest that succeeded or was cancelled has had its run."""
     over = [verdict for verdict in verdicts if verdict.state is not ExecutionState.FAILED]
-    done = [verdict.manifest["id"] for verdict in over if verdict.manifest and _had_its_run(verdict, now=now)]
+    done = [verdict.manifest["id"] for verdict in over if verdict.manifest and had_its_run(verdict, now=now)]
     if done:
         Manifest.objects.filter(id__in=done).update(done_at=now)
-
-
-def _had_its_run(verdict: Verdict, *, now: datetime) -> bool:
-    """Whether a one-time manifest is done with this. Only a person runs one before its time.
-
-    So any other run that ends before it was for an earlier time, and the manifest was given a new one meanwhile.
-    """
-    known = verdict.manifest or {}
-    if known["schedule_type"] != ScheduleType.ONCE:
-        return bool(known["is_one_time"])
-    return known["once_at"] <= now or verdict.execution.source == Source.TRIGGER
-
-
-def _state_row(verdict: Verdict, known: Mapping[str, Any], *, now: datetime) -> dict[str, Any]:
-    """What changes in the state of a manifest; the numbers only grow."""
-    execution_id = verdict.execution.id
-    is_letter = isinstance(verdict.follow_up, Surrender)
-    is_success = verdict.state is ExecutionState.COMPLETED
-    row = {"manifest": known["id"], "consecutive_failures": 0 if is_success else verdict.failures}
-    if is_success:
-        row |= {"last_successful_run": now, "succeeded_execution": execution_id}
-    if verdict.state is not ExecutionState.FAILED:
-        row |= {"last_finished_run": now}
-    if is_letter:
-        row |= {"dead_lettered_execution": execution_id}
-    if verdict.is_final:
-        settled = max(known["state__settled_execution"], known["state__covered_execution"])
-        is_settled = is_letter or known["state__due_execution"] <= settled
-        owed_to = None if is_settled else known["state__owed_to"]
-        row |= {"finished_execution": execution_id, "settled_execution": settled, "owed_to": owed_to}
-    return row
 
 
 def _ended(verdict: Verdict) -> Ended:
@@ -294,63 +263,16 @@ def _source_of_retry(execution: Attempt) -> Source:
 
 def _close(verdicts: Sequence[Verdict], *, now: datetime) -> None:
     rows = {
-        state: [_closed_row(verdict, now=now) for verdict in verdicts if verdict.execution.state == state]
+        state: [closed_row(verdict, now=now) for verdict in verdicts if verdict.execution.state == state]
         for state in ACTIVE_STATES
     }
     for state, alike in rows.items():
         bulk.update(Metadata, alike, where={"state": state})
 
 
-def _closed_row(verdict: Verdict, *, now: datetime) -> dict[str, Any]:
-    outcome = verdict.finished.outcome
-    return {
-        "id": verdict.execution.id,
-        "state": verdict.state,
-        "output": outcome.output,
-        "started_at": _began_at(verdict),
-        "ended_at": now,
-        "failure_type": outcome.failure_type,
-        "failure_reason": outcome.failure_reason,
-        "failure_traceback": outcome.failure_traceback,
-        "failure_fingerprint": outcome.failure_fingerprint,
-    }
-
-
-def _share_of(verdict: Verdict, *, now: datetime) -> Share:
-    """What this end adds to the statistics of its hour."""
-    execution, began_at = verdict.execution, _began_at(verdict)
-    # Clocks of hosts may differ from the database's by a little.
-    seconds = 0.0 if began_at is None else max(0.0, (now - began_at).total_seconds())
-    return Share(
-        hour=hour_of(now),
-        group=execution.group_id or NO_GROUP,
-        workflow=execution.workflow,
-        state=verdict.state,
-        executions=1,
-        seconds=seconds,
-        slowest_seconds=seconds,
-        slowest_execution=execution.id,
-    )
-
-
-def _began_at(verdict: Verdict) -> datetime | None:
-    """When its code began: as noted while it ran, or as the worker that ran it says."""
-    execution, delay = verdict.execution, verdict.finished.began_after
-    if execution.started_at is not None or execution.claimed_at is None or delay is None:
-        return execution.started_at
-    return execution.claimed_at + timedelta(seconds=delay)
-
-
 def _bury(verdicts: Sequence[Verdict], *, now: datetime) -> None:
     rows = [
-        {
-            "manifest": verdict.execution.manifest_id,
-            "execution": verdict.execution.id,
-            "reason": f"{verdict.follow_up.reason}: {verdict.finished.outcome.failure_reason}",
-            "failure_count": verdict.failures,
-            "fingerprint": verdict.finished.outcome.failure_fingerprint,
-            "dead_lettered_at": now,
-        }
+        letter_row(verdict, verdict.follow_up, now=now)
         for verdict in verdicts
         if isinstance(verdict.follow_up, Surrender)
     ]

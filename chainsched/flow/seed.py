@@ -21,6 +21,7 @@ from chainsched.flow.transact import persist, transact
 from chainsched.flow.write import Raced, create_manifests, hold_groups, update_manifests, write_groups
 from chainsched.models import Loop, Manifest, ManifestState, bulk
 from chainsched.models.facts import load_open_items
+from chainsched.models.locks import Patience
 from chainsched.models.loop import GRAPH
 
 logger = logging.getLogger(__name__)
@@ -71,7 +72,7 @@ def seed(schedules: Schedules, *, now: datetime) -> Seeded:
     if schedules.is_empty:
         logger.warning("No schedules are declared, so nothing is seeded and nothing is retired.")
         return Seeded()
-    seeded = _until_settled(lambda: plan(schedules), holds_graph=True, is_patient=True, now=now)
+    seeded = _until_settled(lambda: plan(schedules), holds_graph=True, patience=Patience.LONG, now=now)
     if len(seeded.created) >= MANY:
         # Without statistics the joins of the first turns would read these tables whole.
         bulk.analyze(Manifest, ManifestState)
@@ -92,10 +93,10 @@ def retire(manifest_ids: Sequence[int], *, now: datetime) -> list[int]:
 
 
 def _until_settled(
-    make_plan: Callable[[], Plan], *, holds_graph: bool, now: datetime, is_patient: bool = False
+    make_plan: Callable[[], Plan], *, holds_graph: bool, now: datetime, patience: Patience = Patience.USUAL
 ) -> Seeded:
     def write() -> Seeded:
-        with transact(is_patient=is_patient):
+        with transact(patience):
             if holds_graph:
                 Loop.objects.hold(GRAPH, now=now)
             return _apply(make_plan(), now=now)

@@ -15,6 +15,7 @@ from django.db import InterfaceError, InternalError, OperationalError, connectio
 
 from chainsched.conf import get_config
 from chainsched.models import locks
+from chainsched.models.locks import Patience
 
 logger = logging.getLogger(__name__)
 
@@ -28,18 +29,14 @@ FIRST_PAUSE = 0.05
 
 
 @contextlib.contextmanager
-def transact(*, is_patient: bool = False, is_hasty: bool = False) -> Iterator[None]:
-    """A transaction on our database. Inside a caller's transaction it becomes a savepoint and changes nothing of it.
-
-    A patient one may wait and idle for minutes: for work that reads a project's own data on the way. A hasty one
-    gives up soon on a row that somebody holds.
-    """
+def transact(patience: Patience = Patience.USUAL) -> Iterator[None]:
+    """A transaction on our database. Inside a caller's transaction it becomes a savepoint and changes nothing of it."""
     alias = get_config().database
     connection = connections[alias]
     is_outermost = not connection.in_atomic_block
     with transaction.atomic(using=alias):
         if is_outermost:
-            locks.begin(connection, is_patient=is_patient, is_hasty=is_hasty)
+            locks.begin(connection, patience)
         yield
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import Enum, auto
 
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.utils import CursorWrapper
 
 LOCK_TIMEOUT = "3s"
 # For those who can come back to a row that somebody holds, and have others to write meanwhile.
@@ -12,7 +14,7 @@ SHORT_LOCK_TIMEOUT = "500ms"
 STATEMENT_TIMEOUT = "60s"
 # A process that freezes inside a transaction loses it, so that nobody waits for it longer than this.
 IDLE_TIMEOUT = "10s"
-PATIENCE = "10min"
+LONG_TIMEOUT = "10min"
 # Every statement of a stage has its index. Without statistics, on tables that are new or were purged, PostgreSQL takes
 # them for small and reads them whole, for each batch, until it happens to analyze them. Before 18 the first of these
 # makes statements seem dear enough to be compiled, which takes longer than they do; hence the last.
@@ -23,7 +25,17 @@ QUERY_CANCELED = "57014"
 INTERNAL_ERROR = "XX"
 
 
-def begin(connection: BaseDatabaseWrapper, *, is_patient: bool = False, is_hasty: bool = False) -> None:
+class Patience(Enum):
+    """How long a transaction may wait. Nothing to do with SQLite, where writers take turns."""
+
+    # Gives up soon on a row that somebody holds.
+    SHORT = auto()
+    USUAL = auto()
+    # For work that reads a project's own data on the way, which may take minutes.
+    LONG = auto()
+
+
+def begin(connection: BaseDatabaseWrapper, patience: Patience = Patience.USUAL) -> None:
     """The first statement of a transaction.
 
     PostgreSQL: bound every wait, and let the planner use the indexes, for this transaction only, so that a pooler
@@ -33,12 +45,7 @@ def begin(connection: BaseDatabaseWrapper, *, is_patient: bool = False, is_hasty
     """
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":
-            lock_timeout = SHORT_LOCK_TIMEOUT if is_hasty else LOCK_TIMEOUT
-            waits = [PATIENCE] * 3 if is_patient else [lock_timeout, STATEMENT_TIMEOUT, IDLE_TIMEOUT]
-            names = ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout")
-            settings = dict(zip(names, waits, strict=True)) | ({} if is_patient else BY_INDEX)
-            calls = ", ".join(["set_config(%s, %s, true)"] * len(settings))
-            cursor.execute(f"SELECT {calls}", [part for setting in settings.items() for part in setting])
+            _set(cursor, _settings(patience))
         else:
             cursor.execute("UPDATE chainsched_loop SET turned_at = turned_at WHERE name = ''")
 
@@ -48,9 +55,21 @@ def set_locally(connection: BaseDatabaseWrapper, settings: Mapping[str, str]) ->
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT {', '.join(['current_setting(%s)'] * len(settings))}", list(settings))
         before = dict(zip(settings, cursor.fetchone(), strict=True))
-        calls = ", ".join(["set_config(%s, %s, true)"] * len(settings))
-        cursor.execute(f"SELECT {calls}", [part for setting in settings.items() for part in setting])
+        _set(cursor, settings)
     return before
+
+
+def _settings(patience: Patience) -> dict[str, str]:
+    names = ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout")
+    if patience is Patience.LONG:
+        return dict.fromkeys(names, LONG_TIMEOUT)
+    lock_timeout = SHORT_LOCK_TIMEOUT if patience is Patience.SHORT else LOCK_TIMEOUT
+    return dict(zip(names, (lock_timeout, STATEMENT_TIMEOUT, IDLE_TIMEOUT), strict=True)) | BY_INDEX
+
+
+def _set(cursor: CursorWrapper, settings: Mapping[str, str]) -> None:
+    calls = ", ".join(["set_config(%s, %s, true)"] * len(settings))
+    cursor.execute(f"SELECT {calls}", [part for setting in settings.items() for part in setting])
 
 
 def turn_wal_on(connection: BaseDatabaseWrapper) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -21,7 +22,7 @@ class ChildLine(Line):
         self._is_stopped = is_stopped
         self._tell = tell
         self._lock = threading.Lock()
-        self._sent_at = 0.0
+        self._sent_at = -math.inf
         self._unsent: Any = None
         self._timer: threading.Timer | None = None
 

@@ -234,14 +234,14 @@ def test_lasting_trouble_is_raised_so_that_the_result_is_kept(process, monkeypat
 
 def test_a_result_that_cannot_be_closed_is_named(process, monkeypatch, caplog):
     execution, other = running(process), running(process)
-    close = stage._closed_row
+    close = stage.closed_row
 
     def broken(verdict, **rest):
         if verdict.execution.id == execution.id:
             raise KeyError("broken")
         return close(verdict, **rest)
 
-    monkeypatch.setattr(stage, "_closed_row", broken)
+    monkeypatch.setattr(stage, "closed_row", broken)
     recorded = record([success(execution), success(other)], by=process, now=LATER)
     assert (recorded.ended, recorded.unwritten) == ([other.id], [execution.id])
 
