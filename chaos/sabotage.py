@@ -17,6 +17,7 @@ from django.db.models import F, Value
 
 from chainsched.domain import outcomes
 from chainsched.flow import activate, arm, dispatch, enqueue, evaluate, reap, record
+from chainsched.flow.closing import closed_row
 from chainsched.models import Loop, Manifest, Metadata, WorkQueue, bulk, facts, guard
 from chainsched.models.clock import database_now
 from chainsched.models.loop import LoopQuerySet
@@ -62,7 +63,7 @@ def activate_without_fence() -> None:
 
 def write_over_what_ended() -> None:
     def close_any(verdicts: Any, *, now: Any) -> None:
-        bulk.update(Metadata, [record._closed_row(verdict, now=now) for verdict in verdicts])
+        bulk.update(Metadata, [closed_row(verdict, now=now) for verdict in verdicts])
 
     def closable_by_anyone(finished: Any, **_: Any) -> list[Attempt]:
         return Metadata.objects.lock_attempts(list(finished))

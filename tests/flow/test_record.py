@@ -10,6 +10,7 @@ from chainsched.domain import outcomes
 from chainsched.domain.outcomes import FailureType, Finished, Outcome
 from chainsched.domain.states import ExecutionState, Source
 from chainsched.flow import record as stage
+from chainsched.flow.closing import closed_row
 from chainsched.flow.record import record
 from chainsched.models import DeadLetter, Manifest, ManifestState, Metadata, Process, WorkQueue
 from tests.factories import NOW, make_dependent, make_execution, make_manifest, make_process, store_input
@@ -234,12 +235,11 @@ def test_lasting_trouble_is_raised_so_that_the_result_is_kept(process, monkeypat
 
 def test_a_result_that_cannot_be_closed_is_named(process, monkeypatch, caplog):
     execution, other = running(process), running(process)
-    close = stage.closed_row
 
     def broken(verdict, **rest):
         if verdict.execution.id == execution.id:
             raise KeyError("broken")
-        return close(verdict, **rest)
+        return closed_row(verdict, **rest)
 
     monkeypatch.setattr(stage, "closed_row", broken)
     recorded = record([success(execution), success(other)], by=process, now=LATER)
