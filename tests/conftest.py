@@ -1,6 +1,7 @@
 """What every test shares: where its database is, what is skipped on SQLite, and a line that says where it ran."""
 
 import sqlite3
+from collections.abc import Iterator
 
 import psycopg
 import pytest
@@ -20,6 +21,19 @@ def django_db_modify_db_settings(
     """Test in a file on SQLite: Django's choice, memory, is out of reach for other processes."""
     if not _is_postgres():
         connection.settings_dict["TEST"]["NAME"] = str(tmp_path_factory.mktemp("database") / "test.sqlite3")
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(django_db_setup: None) -> Iterator[None]:
+    """End the sessions of threads that hang on purpose, or the tests' database could not be dropped."""
+    yield
+    if _is_postgres():
+        with _server() as server:
+            server.execute(
+                "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
+                "WHERE datname = %s AND backend_type = 'client backend'",
+                [connection.settings_dict["NAME"]],
+            )
 
 
 @pytest.fixture(autouse=True)
@@ -69,16 +83,20 @@ def _is_postgres() -> bool:
 def _database() -> str:
     if not _is_postgres():
         return f"SQLite {sqlite3.sqlite_version}"
-    database = connection.settings_dict
     try:
-        # The tests' own database is gone by now, and Django's connection may not be used outside a test.
-        with psycopg.connect(
-            dbname="postgres",
-            user=database["USER"],
-            password=database["PASSWORD"],
-            host=database["HOST"],
-            port=database["PORT"],
-        ) as server:
+        with _server() as server:
             return f"PostgreSQL {server.info.parameter_status('server_version')}"
     except psycopg.OperationalError as error:
         return f"PostgreSQL, which does not answer: {error}"
+
+
+def _server() -> psycopg.Connection:
+    """Beside the tests' own database, which may be gone; Django's connection may not be used outside a test."""
+    database = connection.settings_dict
+    return psycopg.connect(
+        dbname="postgres",
+        user=database["USER"],
+        password=database["PASSWORD"],
+        host=database["HOST"],
+        port=database["PORT"],
+    )
