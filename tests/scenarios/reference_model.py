@@ -167,7 +167,9 @@ class Model:
         return job.is_fan_in and any(self.has_part(other) for other in self.jobs.values() if other.parent == job.parent)
 
     def is_behind(self, job: Job) -> bool:
-        return bool(self.owed(job)) and not self.is_waiting(job)
+        """Whether it is to run now for what its parent did."""
+        may_run = not job.is_open and not self.is_blocked(job)
+        return may_run and bool(self.owed(job)) and not self.is_waiting(job)
 
     def alarm(self, job: Job) -> datetime | None:
         """When it is to be looked at; for what is due already the present stands for any time up to it."""
