@@ -19,10 +19,11 @@ from chainsched.domain import outcomes
 from chainsched.flow import activate, arm, dispatch, enqueue, evaluate, reap, record
 from chainsched.flow.closing import closed_row
 from chainsched.models import Loop, Manifest, Metadata, WorkQueue, bulk, facts, guard
+from chainsched.models.claims import Taken
 from chainsched.models.clock import database_now
 from chainsched.models.loop import LoopQuerySet
 from chainsched.models.manifest_state import ManifestStateQuerySet
-from chainsched.models.metadata import Attempt, MetadataQuerySet, Taken
+from chainsched.models.metadata import Attempt, MetadataQuerySet
 from chainsched.runtime import children, nursery, poller
 from chainsched.runtime.child import Child
 from chainsched.runtime.children import Children

@@ -29,7 +29,7 @@ from chainsched.flow.activate import activate
 from chainsched.flow.announce import announce_executions
 from chainsched.flow.transact import in_parts, transact
 from chainsched.models import Metadata, Process
-from chainsched.models.metadata import Taken
+from chainsched.models.claims import Taken
 from chainsched.registry import Workflow, registry
 from chainsched.secret import revealed
 from chainsched.signals import execution_started
