@@ -52,10 +52,11 @@ class Ended:
 
 
 def mark_due(ended: Sequence[Ended], *, locked: Collection[int]) -> list[int]:
-    """Let each dependent's number grow to the newest execution that matches its condition; returns whose grew.
+    """Let each dependent's number grow to the newest execution that matches its condition; returns whom to arm.
 
-    The caller holds the states in ``locked``. Numbers only grow, so nothing fires twice and nothing is lost:
-    several outcomes while a dependent is busy make one run for the newest.
+    These are the ones whose number grew, and the continuations that have to wait for them from now on. The caller
+    holds the states in ``locked``. Numbers only grow, so nothing fires twice and nothing is lost: several outcomes
+    while a dependent is busy make one run for the newest.
     """
     dependents = _load_dependents([outcome.manifest_id for outcome in ended])
     if not {row["id"] for row in dependents} <= set(locked):
@@ -69,14 +70,15 @@ def mark_due(ended: Sequence[Ended], *, locked: Collection[int]) -> list[int]:
     if not grown:
         return []
     by_id = {row["id"]: row for row in dependents}
+    continuations = {row["id"] for row in dependents if row["is_fan_in_continuation"]}
     rows = [
         {"manifest": manifest_id, "due_execution": execution_id, "owed_to": _debt(by_id[manifest_id])}
         for manifest_id, execution_id in grown.items()
     ]
     bulk.update(ManifestState, rows, key="manifest")
     # A continuation that waits in the queue stays with the execution whose parts are all done.
-    _move_waiting_rows({id_: to for id_, to in grown.items() if not by_id[id_]["is_fan_in_continuation"]})
-    return sorted(grown)
+    _move_waiting_rows({id_: to for id_, to in grown.items() if id_ not in continuations})
+    return sorted({*grown, *continuations})
 
 
 def find_continuations(manifest_ids: Sequence[int], *, locked: Collection[int]) -> list[int]:

@@ -131,11 +131,11 @@ def _record_once(finished: Sequence[Finished], *, by: Process | None, now: datet
     Tally.objects.append(share_of(verdict, now=now) for verdict in verdicts)
     _bury(verdicts, now=now)
     # After the letters: a dependent that one of them stops has no part to do.
-    due_ids = mark_due([_ended(verdict) for verdict in _firing(final)], locked=locked)
+    concerned = mark_due([_ended(verdict) for verdict in _firing(final)], locked=locked)
     ended = [verdict.manifest["id"] for verdict in final if verdict.manifest]
     siblings = [verdict.manifest["id"] for verdict in final if verdict.manifest and verdict.manifest["depends_on_id"]]
     idle = {verdict.manifest["id"] for verdict in final if verdict.manifest and not verdict.follow_up}
-    arm({*due_ids, *ended, *find_continuations(siblings, locked=locked)}, now=now, idle=idle)
+    arm({*concerned, *ended, *find_continuations(siblings, locked=locked)}, now=now, idle=idle)
     closed = {verdict.execution.id for verdict in verdicts}
     announce_executions(execution_ended, sorted(closed))
     if closed and WorkQueue.objects.ready(now).exists():

@@ -171,6 +171,23 @@ def test_a_member_whose_condition_did_not_match_has_no_part(bench):
     assert bench.drain() == ["parent", "join"]
 
 
+def test_a_part_in_a_later_outcome_holds_up_what_was_due_before(bench):
+    chain = bench.schedules.schedule(workflows.ping, "parent", None, Every.hours(1), max_retries=1, **GROUP)
+    chain.include(workflows.ping, "on-failure", run_condition=RunCondition.FAILURE, **GROUP).include(
+        workflows.ping, "join", fan_in=True, **GROUP
+    )
+    bench.seed()
+    bench.turn()
+    assert manifest("join").next_run_at == bench.now
+    manifest("parent").trigger()
+    bench.dispatch()
+    claimed = claim(process=bench.process, workflows=registry.names(), limit=1, now=bench.now)
+    record([Finished(claimed[0].execution_id, FAILED)], by=bench.process, now=bench.now)
+    assert manifest("join").next_run_at is None
+    assert reconcile(now=bench.now) == 0
+    assert bench.drain() == ["on-failure", "join"]
+
+
 def test_a_new_member_has_no_part_in_what_already_happened(bench):
     chain = bench.schedules.schedule(workflows.ping, "parent", None, Every.hours(1), **GROUP)
     chain.include(workflows.ping, "join", fan_in=True, **GROUP)
