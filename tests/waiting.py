@@ -7,7 +7,7 @@ from typing import TypeVar
 R = TypeVar("R")
 
 
-def wait_until(condition: Callable[[], R], *, timeout: float = 40, interval: float = 0.05) -> R:
+def wait_until(condition: Callable[[], R], *, timeout: float = 100, interval: float = 0.05) -> R:
     """Ask again and again until the answer is true; fails the test when the patience is over."""
     deadline = time.monotonic() + timeout
     while not (answer := condition()):

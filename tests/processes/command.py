@@ -12,6 +12,8 @@ from urllib.parse import quote, urlencode
 from django.db import connection
 
 ROOT = Path(__file__).parents[2]
+# How long a process may take to end; one that hangs takes for ever.
+PATIENCE = 100
 
 
 def start(
@@ -42,7 +44,7 @@ def start(
     )
 
 
-def stop(process: subprocess.Popen[str], *, timeout: float = 40) -> tuple[int, str]:
+def stop(process: subprocess.Popen[str], *, timeout: float = PATIENCE) -> tuple[int, str]:
     """SIGTERM, then the exit code and all that it said."""
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=timeout)

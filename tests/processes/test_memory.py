@@ -7,7 +7,7 @@ import pytest
 
 from chainsched.domain.states import ExecutionState
 from chainsched.models import DeadLetter, Manifest, Metadata
-from tests.processes.command import stop
+from tests.processes.command import PATIENCE, stop
 from tests.processes.jobs import SHORT_LEASE, ended, running
 from tests.processes.memory import memory_limit
 from tests.processes.tree import descendants, is_running
@@ -58,7 +58,7 @@ def test_a_supervisor_that_is_killed_for_memory_loses_its_jobs_to_the_next_one(l
     wait_until(lambda: running() == 1)
     _oom_score(first.pid).write_text("1000")
     is_served.touch()
-    assert first.wait(30) == -signal.SIGKILL
+    assert first.wait(PATIENCE) == -signal.SIGKILL
     wait_until(lambda: not any(is_running(pid) for pid in below))
     second = launch_within(processes=1, settings=SHORT_LEASE)
     wait_until(DeadLetter.objects.exists)

@@ -64,7 +64,7 @@ def test_each_misdeed_ends_in_a_dead_letter_with_its_reason(launch, threads):
     settings, mark = {"KILL_GRACE": 1, "RETRY_DELAY": 1}, {MARK: uuid.uuid4().hex}
     arguments = ("--processes", "2", "--threads", str(threads))
     process = launch("run_scheduler", *arguments, settings=settings, environment=mark)
-    wait_until(lambda: _given_up() >= guilty and _completed() >= innocent, timeout=90)
+    wait_until(lambda: _given_up() >= guilty and _completed() >= innocent, timeout=300)
     code, output = stop(process)
     assert code == 0, output
 
@@ -132,7 +132,7 @@ def test_a_job_that_ends_as_its_time_is_up_has_one_outcome(launch):
         Manifest.objects.get(external_id=name).trigger()
     process = launch("run_scheduler", "--processes", "6", settings={"KILL_GRACE": GRACE})
     racers = Metadata.objects.filter(manifest_external_id__startswith="at-")
-    wait_until(lambda: racers.filter(ended_at__isnull=False).count() == len(MOMENTS), timeout=90)
+    wait_until(lambda: racers.filter(ended_at__isnull=False).count() == len(MOMENTS), timeout=300)
     wait_until(is_quiet)
     code, output = stop(process)
     assert code == 0, output

@@ -7,7 +7,7 @@ import pytest
 
 from chainsched.domain.states import ExecutionState
 from chainsched.models import Metadata, Process
-from tests.processes.command import stop
+from tests.processes.command import PATIENCE, stop
 from tests.processes.jobs import SHORT_LEASE, ended, running, trigger
 from tests.processes.tree import descendants, is_running
 from tests.testapp import misdeeds
@@ -33,7 +33,7 @@ def busy(launch):
 def test_a_worker_whose_nursery_is_killed_fails_what_ran_and_ends(busy):
     worker, nursery = busy
     os.kill(nursery, signal.SIGKILL)
-    output, _ = worker.communicate(timeout=20)
+    output, _ = worker.communicate(timeout=PATIENCE)
     assert worker.returncode == 1, output
     execution = Metadata.objects.get(state=ExecutionState.FAILED)
     assert execution.failure_type == "killed"
@@ -53,7 +53,7 @@ def test_who_kills_the_group_of_a_worker_leaves_nobody_behind(busy):
     # Nursery, child, shell and what it started.
     below = wait_until(lambda: len(found := descendants(worker.pid)) == 4 and found)
     os.killpg(worker.pid, signal.SIGKILL)
-    wait_until(lambda: not [pid for pid in below if is_running(pid)], timeout=5)
+    wait_until(lambda: not [pid for pid in below if is_running(pid)])
 
 
 def test_a_process_ends_although_its_threads_do_not(launch):
@@ -62,6 +62,6 @@ def test_a_process_ends_although_its_threads_do_not(launch):
     worker = launch("run_worker", "--in-process", "--processes", "1", settings=settings)
     trigger(misdeeds.block_a_thread)
     wait_until(lambda: running() == 1)
-    code, output = stop(worker, timeout=20)
+    code, output = stop(worker)
     assert code == 1, output
     assert ended() == 0

@@ -11,7 +11,7 @@ from chainsched.flow.declare import Schedules
 from chainsched.flow.seed import seed
 from chainsched.models import Metadata, Process, WorkQueue
 from chainsched.models.clock import database_now
-from tests.processes.command import stop
+from tests.processes.command import PATIENCE, stop
 from tests.processes.tree import descendants
 from tests.testapp import misdeeds, workflows
 from tests.waiting import wait_until
@@ -57,7 +57,7 @@ def test_once_with_child_processes_waits_for_what_it_started(launch):
     schedules.schedule_many(workflows.ping, "many", [ManifestItem(str(n)) for n in range(2)], Every.hours(1))
     seed(schedules, now=database_now())
     process = launch("run_scheduler", "--once", "--processes", "2")
-    output, _ = process.communicate(timeout=40)
+    output, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, output
     assert list(Metadata.objects.values_list("state", "claims")) == [(ExecutionState.COMPLETED, 1)] * 2
 

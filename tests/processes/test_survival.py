@@ -14,7 +14,7 @@ from django.db import connection
 from chainsched.domain.states import ExecutionState
 from chainsched.models import Manifest, Metadata, Process
 from chainsched.models.clock import database_now
-from tests.processes.command import stop
+from tests.processes.command import PATIENCE, stop
 from tests.processes.jobs import SHORT_LEASE, ended, running, trigger
 from tests.processes.tree import descendants, is_running, send_all
 from tests.testapp import misdeeds, workflows
@@ -31,7 +31,7 @@ def test_children_die_with_their_supervisor(launch):
     assert len(below) == 3, "the nursery and two children"
     process.kill()
     process.wait()
-    wait_until(lambda: not any(is_running(pid) for pid in below), timeout=5)
+    wait_until(lambda: not any(is_running(pid) for pid in below))
 
 
 def test_a_killed_supervisor_burns_no_attempt_of_what_had_not_begun(launch):
@@ -128,7 +128,7 @@ def test_a_closed_terminal_drains(launch, without_nohup):
     group = os.getpgid(process.pid)
     for pid in [process.pid, *(pid for pid in descendants(process.pid) if os.getpgid(pid) == group)]:
         os.kill(pid, signal.SIGHUP)
-    output, _ = process.communicate(timeout=40)
+    output, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, output
     assert ended(ExecutionState.COMPLETED) == 1
 
@@ -139,9 +139,9 @@ def test_a_second_signal_ends_it_at_once_with_its_children(launch):
     wait_until(lambda: running() == 1)
     below = descendants(process.pid)
     # Signals that come too close to each other are one.
-    wait_until(lambda: process.poll() is not None or process.send_signal(signal.SIGTERM), timeout=10)
+    wait_until(lambda: process.poll() is not None or process.send_signal(signal.SIGTERM))
     assert process.returncode == 128 + signal.SIGTERM
-    wait_until(lambda: not any(is_running(pid) for pid in below), timeout=5)
+    wait_until(lambda: not any(is_running(pid) for pid in below))
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_async_jobs_share_one_event_loop(launch):
 def test_nobody_has_to_read_what_a_process_says(launch, command):
     process = launch(command, "--processes", "1", "--for", "1")
     process.stdout.close()
-    assert process.wait(40) == 0
+    assert process.wait(PATIENCE) == 0
 
 
 def test_jobs_run_in_threads_of_the_process_when_asked_to(launch):
@@ -209,9 +209,9 @@ class TestPostgres:
         assert "in trouble" in process.stdout.readline()
         below = descendants(process.pid)
         process.send_signal(number)
-        assert process.wait(timeout=5) == 0
+        assert process.wait(PATIENCE) == 0
         assert process.stdout.read() == ""
-        wait_until(lambda: not any(is_running(pid) for pid in below), timeout=5)
+        wait_until(lambda: not any(is_running(pid) for pid in below))
 
     def test_terminated_connections_are_survived(self, launch):
         trigger(misdeeds.stay, 40, input=0.05)

@@ -103,7 +103,7 @@ def kill_itself_by_number() -> None:
 
 @workflow
 def oversleep() -> None:
-    time.sleep(60)
+    time.sleep(600)
 
 
 @workflow
@@ -152,7 +152,7 @@ def start_and_wait() -> None:
 @workflow
 async def block_a_thread() -> None:
     """Wait for a thread that cannot be cancelled."""
-    await asyncio.to_thread(time.sleep, 40)
+    await asyncio.to_thread(time.sleep, 600)
 
 
 @workflow
