@@ -4,8 +4,18 @@ import signal
 
 import pytest
 
+from tests.processes import ticks
 from tests.processes.command import start
 from tests.processes.tree import descendants, send_all
+
+
+@pytest.fixture
+def witness(tmp_path, monkeypatch):
+    """The file in which jobs say that they run."""
+    path = tmp_path / "ticks"
+    path.touch()
+    monkeypatch.setenv(ticks.VARIABLE, str(path))
+    return path
 
 
 @pytest.fixture
