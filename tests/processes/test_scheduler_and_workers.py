@@ -25,9 +25,9 @@ def completed(minimum):
 
 def test_each_due_occurrence_runs_exactly_once(launch):
     schedules = Schedules()
-    # So long that one worker claims but a few of them ahead.
+    # So long that one worker claims but a few of them ahead, and cannot do them all while the other is not scheduled.
     schedules.schedule(misdeeds.stay, "steady", 0.2, Every.seconds(1))
-    schedules.schedule_many(misdeeds.stay, "many", [ManifestItem(str(n), 0.2) for n in range(60)], Every.hours(1))
+    schedules.schedule_many(misdeeds.stay, "many", [ManifestItem(str(n), 0.5) for n in range(60)], Every.hours(1))
     seed(schedules, now=database_now())
     workers = [launch("run_worker", "--processes", "2") for _ in range(2)]
     wait_until(lambda: Process.objects.exclude(turns={}).count() == 2 and all(map(_has_children, workers)))
