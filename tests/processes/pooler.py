@@ -3,6 +3,7 @@
 import os
 import pwd
 import shutil
+import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -46,7 +47,7 @@ def pooler(*, sessions: int = 6) -> Iterator[Path]:
         configuration.write_text(_configuration(directory, sessions=sessions))
         process = subprocess.Popen([PROGRAM, "--quiet", str(configuration)], **_identity(directory))
         try:
-            wait_until(lambda: (directory / f".s.PGSQL.{_port()}").exists() or process.poll() is not None)
+            wait_until(lambda: _listens(directory / f".s.PGSQL.{_port()}") or process.poll() is not None)
             assert process.poll() is None, (directory / "log").read_text()
             yield directory
         finally:
@@ -54,6 +55,11 @@ def pooler(*, sessions: int = 6) -> Iterator[Path]:
             process.wait()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def _listens(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as client:
+        return client.connect_ex(str(path)) == 0
 
 
 def _configuration(directory: Path, *, sessions: int) -> str:
