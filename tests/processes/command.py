@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -21,10 +22,12 @@ def start(
     settings: dict[str, Any] | None = None,
     through: Path | None = None,
     environment: dict[str, str] | None = None,
+    by: Sequence[str] = (),
 ) -> subprocess.Popen[str]:
     """``manage.py`` with these arguments, on the test's database, with these options in ``CHAINSCHED``.
 
-    It leads a group of its own. ``through`` is the directory of a socket that leads there by a detour.
+    It leads a group of its own. ``through`` is the directory of a socket that leads there by a detour, ``by`` a command
+    that takes its own place by the one that follows it.
     """
     environment = {
         **os.environ,
@@ -34,7 +37,7 @@ def start(
         **(environment or {}),
     }
     return subprocess.Popen(
-        [sys.executable, "manage.py", *arguments],
+        [*by, sys.executable, "manage.py", *arguments],
         cwd=ROOT,
         env=environment,
         stdout=subprocess.PIPE,

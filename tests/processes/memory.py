@@ -25,9 +25,10 @@ class MemoryLimit:
         self._set("memory.memsw.limit_in_bytes", str(megabytes * MEGABYTE))
         self._set("memory.swap.max", "0")
 
-    def take_in(self, pid: int) -> None:
-        """From now on the limit holds for this process and for those that it starts."""
-        (self._path / "cgroup.procs").write_text(str(pid))
+    @property
+    def command(self) -> list[str]:
+        """Begins a command for which, and for all that it starts, the limit holds from its first moment."""
+        return ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(self._path / "cgroup.procs")]
 
     def _set(self, name: str, value: str) -> None:
         if (self._path / name).exists():

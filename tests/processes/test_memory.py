@@ -31,9 +31,7 @@ def launch_within(limit, launch):
     """Start a scheduler with workers that has no more than this memory."""
 
     def start_one(*, processes, settings):
-        process = launch("run_scheduler", "--processes", str(processes), settings=settings)
-        limit.take_in(process.pid)
-        return process
+        return launch("run_scheduler", "--processes", str(processes), settings=settings, by=limit.command)
 
     return start_one
 
@@ -53,14 +51,15 @@ def test_a_job_that_uses_up_all_memory_is_killed_alone(launch_within):
 def test_a_supervisor_that_is_killed_for_memory_loses_its_jobs_to_the_next_one(launch_within, tmp_path):
     is_served = tmp_path / "served"
     Manifest.objects.schedule(misdeeds.devour_unseen, "greedy", str(is_served), None, max_retries=2).trigger()
-    first = launch_within(processes=1, settings=SHORT_LEASE)
+    first = launch_within(processes=1, settings={**SHORT_LEASE, "PROCESS_EXPIRY": 10})
     below = wait_until(lambda: _all_below(first.pid, processes=1))
     wait_until(lambda: running() == 1)
     _oom_score(first.pid).write_text("1000")
     is_served.touch()
     assert first.wait(PATIENCE) == -signal.SIGKILL
     wait_until(lambda: not any(is_running(pid) for pid in below))
-    second = launch_within(processes=1, settings=SHORT_LEASE)
+    # Who has little memory is slow, and must not lose its own lease meanwhile.
+    second = launch_within(processes=1, settings={**SHORT_LEASE, "PROCESS_EXPIRY": 10})
     wait_until(DeadLetter.objects.exists)
     code, output = stop(second)
     assert code == 0, output
