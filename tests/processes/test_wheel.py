@@ -1,5 +1,6 @@
 """The built wheel in an empty project: four steps from nothing to recorded outputs."""
 
+import functools
 import os
 import subprocess
 import sys
@@ -7,6 +8,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+from tests.processes.command import PATIENCE
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,7 +30,7 @@ SHOW = "from chainsched.models import Metadata; print([m.output for m in Metadat
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_wheel_works_in_an_empty_project(tmp_path):
     call(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), cwd=ROOT)
     (wheel,) = tmp_path.glob("*.whl")
@@ -44,9 +48,19 @@ def test_the_wheel_works_in_an_empty_project(tmp_path):
     where = call(sys.executable, "-c", "import chainsched; print(chainsched.__file__)", cwd=project, env=environment)
     assert str(site) in where, "the wheel is tested, not the source tree"
     call(*manage, "migrate", cwd=project, env=environment)
-    call(*manage, "run_scheduler", "--for", "12", cwd=project, env=environment)
-    outputs = call(*manage, "shell", "-c", SHOW, cwd=project, env=environment)
-    assert outputs.count("hello world") >= 2
+    log = tmp_path / "log"
+    with log.open("w") as said:
+        scheduler = subprocess.Popen(
+            (*manage, "run_scheduler"), cwd=project, env=environment, stdout=said, stderr=subprocess.STDOUT
+        )
+    try:
+        show = functools.partial(call, *manage, "shell", "-c", SHOW, cwd=project, env=environment)
+        wait_until(lambda: show().count("hello world") >= 2 or scheduler.poll() is not None)
+        assert scheduler.poll() is None, log.read_text()
+    finally:
+        scheduler.terminate()
+        code = scheduler.wait(PATIENCE)
+    assert code == 0, log.read_text()
 
 
 def call(*command: str, cwd: Path, env: dict[str, str] | None = None) -> str:
