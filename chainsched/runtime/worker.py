@@ -11,6 +11,7 @@ from chainsched.domain.outcomes import Finished
 from chainsched.flow.execute import begin, claim, find_cancelled, hand_back, note_progress, release
 from chainsched.flow.record import Recorded, record
 from chainsched.models import Process
+from chainsched.models.clock import database_now
 from chainsched.runtime.poller import Turn
 from chainsched.runtime.runner import Harvest, Runner
 
@@ -80,7 +81,7 @@ class Worker:
             # Whoever takes it next has to be told again, and that may be us.
             self._told -= given_back
             kept.withdrawn = list(left)
-        return self._record_fresh(now) + self._record_held(now)
+        return self._record_fresh() + self._record_held(now)
 
     def _keep(self, harvest: Harvest) -> None:
         self._unwritten.finished += harvest.finished
@@ -88,10 +89,16 @@ class Worker:
         self._unwritten.progress |= harvest.progress
         self._unwritten.withdrawn += harvest.withdrawn
 
-    def _record_fresh(self, now: datetime) -> int:
-        """Record what has just ended; that whose rows somebody holds is put aside, and waited for no more."""
+    def _record_fresh(self) -> int:
+        """Record what has just ended; that whose rows somebody holds is put aside, and waited for no more.
+
+        The time is read after the results were: a job may have ended since the turn began, and nothing should seem
+        to have ended before the last thing that it did.
+        """
         finished = self._unwritten.finished
-        recorded = record(finished, now=now, by=self._process)
+        if not finished:
+            return 0
+        recorded = record(finished, now=database_now(), by=self._process)
         self._unwritten.finished = []
         self._put_aside += [item for item in finished if item.execution_id in recorded.unwritten]
         return self._note_over(recorded)
@@ -101,7 +108,7 @@ class Worker:
         if not self._put_aside or not self._is_time(self._tried_at, now):
             return 0
         self._tried_at = now
-        recorded = record(self._put_aside, now=now, by=self._process, is_waiting=False)
+        recorded = record(self._put_aside, now=database_now(), by=self._process, is_waiting=False)
         self._put_aside = [item for item in self._put_aside if item.execution_id in recorded.unwritten]
         return self._note_over(recorded)
 

@@ -12,6 +12,7 @@ from chainsched.domain.states import ExecutionState
 from chainsched.flow.execute import claim
 from chainsched.flow.record import Recorded, record
 from chainsched.models import Metadata
+from chainsched.models.clock import database_now
 from chainsched.runtime import worker as module
 from chainsched.runtime.runner import Harvest
 from chainsched.runtime.worker import Worker
@@ -80,6 +81,16 @@ def test_a_result_is_kept_until_the_database_takes_it(worker, runner, monkeypatc
     assert worker.is_idle
 
 
+def test_nothing_seems_to_have_ended_before_its_result_came(worker, runner):
+    execution = make_execution(make_manifest(state={}))
+    worker.turn(NOW)
+    runner.finished = [execution.id]
+    came_at = database_now()
+    worker.turn(came_at - MINUTE)
+    execution.refresh_from_db()
+    assert execution.ended_at >= came_at
+
+
 def test_a_claim_whose_commit_was_not_heard_of_is_given_back(worker, runner, monkeypatch):
     first, second = make_execution(make_manifest(state={})), make_execution(make_manifest(state={}))
 
@@ -146,11 +157,10 @@ def unavailable(*_args, **_options):
 
 
 def test_results_whose_rows_somebody_holds_keep_no_others_waiting(runner, monkeypatch):
-    asked = []
+    asked, held = [], [1]
 
     def record_unless_held(finished, *, now, by, is_waiting=True):
         asked.append(([item.execution_id for item in finished], is_waiting))
-        held = [1] if now < NOW + 3 * MINUTE else []
         ids = [item.execution_id for item in finished]
         return Recorded(ended=[id_ for id_ in ids if id_ not in held], unwritten=[id_ for id_ in ids if id_ in held])
 
@@ -161,6 +171,7 @@ def test_results_whose_rows_somebody_holds_keep_no_others_waiting(runner, monkey
         runner.finished = finished
         worker.turn(NOW + number * MINUTE)
         assert not worker.is_idle
+    held.clear()
     worker.turn(NOW + 3 * MINUTE)
     assert worker.is_idle
     fresh, again = ([ids for ids, is_waiting in asked if ids and is_waiting is how] for how in (True, False))
