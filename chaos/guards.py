@@ -44,7 +44,8 @@ GUARDS = {
     "claim lock": Guard(
         "one worker claims a row: SKIP LOCKED, and the state that the update names",
         sabotage.claim_without_lock,
-        (*SHORT, *CALM, "--kinds", "nap"),
+        # Longer than one of the two workers may stand still.
+        (*LONGER, *CALM, "--patience", "20", "--kinds", "nap"),
         ("no overlap of a manifest with itself, by witness",),
     ),
     "one open item": Guard(

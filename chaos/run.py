@@ -18,7 +18,7 @@ from chainsched.models.clock import database_now
 from chaos import checker, faults, figures, rows, witness, workload
 from chaos.checker import Verdict
 from chaos.evidence import Evidence
-from chaos.faults import Amounts, Injector
+from chaos.faults import Amounts, Fault, Injector
 from chaos.fleet import SCHEDULER, WORKER, Fleet, running_fleet
 from chaos.servers import Postgres
 from chaos.settings import MAX_ACTIVE_JOBS, PROCESS_EXPIRY
@@ -31,6 +31,8 @@ TICK = 0.1
 LOOK_EVERY = 1.0
 # How long faults that nobody could be found for are tried beyond their time.
 OVERTIME = 120.0
+# How long a process may take until its loops turn.
+BEGINNING = 60.0
 # The last job comes due before the last fault, and the faults end before the time does.
 WORK_SHARE = 0.9
 
@@ -71,21 +73,15 @@ def run(order: Order, *, postgres: Postgres, folder: Path, prepare: Callable[[],
     rng = random.Random(order.seed)  # noqa: S311 - the same seed, the same run
     call_command("migrate", verbosity=0)
     prepare()
-    work = _seed(order, rng)
-    drawn = faults.draw(
-        order.amounts,
-        seconds=order.seconds,
-        expiry=PROCESS_EXPIRY,
-        rng=rng,
-        killed=order.killed,
-        frozen=order.frozen,
-    )
     with running_fleet(FLEET, folder=folder, environment={}) as fleet:
-        injector = Injector(fleet, postgres, rng, drawn)
+        # All of them share the work from its beginning, however long some of them take to start.
+        _find_idlers(fleet)
+        work = _seed(order, rng)
+        injector = Injector(fleet, postgres, rng, _draw(order, rng))
         harness = _Harness(work, fleet, injector)
         harness.disturb(order.seconds)
         is_quiet = harness.settle(order.patience)
-        idlers = harness.find_idlers()
+        idlers = _find_idlers(fleet)
         fleet.stop()
         left_behind = fleet.left_behind()
     evidence = replace(
@@ -112,6 +108,17 @@ def _seed(order: Order, rng: random.Random) -> Workload:
     )
     seed(work.schedules, now=now)
     return work
+
+
+def _draw(order: Order, rng: random.Random) -> list[Fault]:
+    return faults.draw(
+        order.amounts,
+        seconds=order.seconds,
+        expiry=PROCESS_EXPIRY,
+        rng=rng,
+        killed=order.killed,
+        frozen=order.frozen,
+    )
 
 
 class _Harness:
@@ -148,19 +155,6 @@ class _Harness:
                 settled, deadline = latest, time.monotonic() + patience
         return False
 
-    def find_idlers(self) -> list[str]:
-        """Who lives and does nothing; whoever came out of a freeze just now has the time to begin anew."""
-        deadline = time.monotonic() + checker.RESUME_SECONDS
-        while idlers := self._idlers():
-            if time.monotonic() > deadline:
-                break
-            time.sleep(TICK)
-        return idlers
-
-    def _idlers(self) -> list[str]:
-        found = _patiently(lambda: rows.idlers(self._fleet.grown_up()))
-        return ["nobody could be asked: the database is away"] if found is None else found
-
     @property
     def _elapsed(self) -> float:
         return time.monotonic() - self._started_at
@@ -188,6 +182,22 @@ class _Harness:
     def _is_quiet(self) -> bool:
         counts = rows.completed_counts(list(self._work.rounds))
         return all(counts[name] >= rounds for name, rounds in self._work.rounds.items()) and rows.is_quiet()
+
+
+def _find_idlers(fleet: Fleet) -> list[str]:
+    """Who lives and does nothing; whoever was started or came out of a freeze just now has the time to begin."""
+    deadline = time.monotonic() + BEGINNING
+    while idlers := _idlers(fleet):
+        if time.monotonic() > deadline:
+            break
+        fleet.tend()
+        time.sleep(TICK)
+    return idlers
+
+
+def _idlers(fleet: Fleet) -> list[str]:
+    found = _patiently(lambda: rows.idlers(fleet.members))
+    return ["nobody could be asked: the database is away"] if found is None else found
 
 
 def _patiently(step: Callable[[], R]) -> R | None:
