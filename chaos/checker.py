@@ -18,7 +18,7 @@ from chaos.workload import MARATHON_SECONDS, OVERSTAY_TIMEOUT
 SHOWN = 5
 RESUME_SECONDS = 15
 # The longest neighbour in the same process may finish first; the rest is for a machine that is busy.
-OVERLONG_SECONDS = OVERSTAY_TIMEOUT + KILL_GRACE + MARATHON_SECONDS + 5
+OVERLONG_SECONDS = OVERSTAY_TIMEOUT + KILL_GRACE + MARATHON_SECONDS + 15
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,9 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 EVERYTHING = "all groups"
-# What was frozen may begin what it had at hand before it notices that its time is over.
-WAKING_SECONDS = 1
+# What was frozen may begin what it had at hand before it notices that its time is over; on a busy machine others may
+# be scheduled first.
+WAKING_SECONDS = 5
 
 
 def grouped(rows: Iterable[V], *, by: Callable[[V], K]) -> dict[K, list[V]]:

@@ -306,7 +306,7 @@ EXCUSED = [
     pytest.param(
         held(
             Expected("job", "tight", is_too_long=True, failures=["timeout"]),
-            runs=[run(1, end=20.0)],
+            runs=[run(1, end=30.0)],
             freezes=[Freeze("worker-1", 1.0, 9.0)],
         ),
         id="a long job whose supervisor stood still",
