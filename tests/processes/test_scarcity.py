@@ -18,34 +18,39 @@ from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow, pytest.mark.postgres]
 
+# Less than the time without connections, and more than that for which a process may not be scheduled.
+LEASE = {**SHORT_LEASE, "PROCESS_EXPIRY": 8}
+SECONDS = 10
 OTHERS = "FROM pg_stat_activity WHERE backend_type = 'client backend' AND application_name <> 'greedy'"
 
 
 def test_too_few_connections_are_waited_for(launch):
     with own_postgres(max_connections="12"), ExitStack() as greed:
         processes = [
-            launch("run_scheduler", "--processes", "1", settings=SHORT_LEASE),
-            launch("run_worker", "--processes", "1", settings=SHORT_LEASE),
+            launch("run_scheduler", "--processes", "1", settings=LEASE),
+            launch("run_worker", "--processes", "1", settings=LEASE),
         ]
         wait_until(lambda: Process.objects.count() == 2)
-        wait_until(lambda: _take_all_connections(greed))
+        raids: list[float] = []
+        wait_until(lambda: _take_all_connections(greed, raids))
         trigger(workflows.ping, 5)
         refused, since = _refused(), time.monotonic()
-        wait_until(lambda: time.monotonic() > since + 10)
+        wait_until(lambda: time.monotonic() > since + SECONDS and _refused() > refused + 5)
         # Fifteen threads that wait up to ten seconds, longer each time.
-        assert 5 < _refused() - refused < 150
+        assert _refused() - refused < 15 * (time.monotonic() - since)
         assert [process.poll() for process in processes] == [None, None]
         greed.close()
         wait_until(lambda: ended() == 5)
         for process in reversed(processes):
             code, output = stop(process)
             assert code == 0, output
-            assert output.count("in trouble") <= 3
+            assert output.count("in trouble") <= 1 + len(raids), "at each raid, and when all want one again"
         assert ended(ExecutionState.FAILED) == 0
 
 
-def _take_all_connections(greed: ExitStack) -> bool:
+def _take_all_connections(greed: ExitStack, raids: list[float]) -> bool:
     """End the sessions of others and take their places; whether all are ours now."""
+    raids.append(time.monotonic())
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT count(pg_terminate_backend(pid)) {OTHERS} AND pid <> pg_backend_pid()")
         try:
