@@ -13,26 +13,28 @@ from chaos import processes
 from tests.waiting import wait_until
 
 PARENT = """
-import subprocess, sys
+import os, subprocess, sys
 sleep = "import time; print(flush=True); time.sleep(60)"
 child = subprocess.Popen([sys.executable, "-c", sleep], stdout=subprocess.PIPE)
 child.stdout.readline()  # until then the kernel may still be giving it its environment
-print(child.pid, flush=True)
+print(os.getpid(), child.pid, flush=True)
 child.wait()
 """
+# A shell that has more to do than to take the place of the parent.
+ABOVE = ["sh", "-c", '"$0" -c "$1"; exit 0', sys.executable, PARENT]
 
 pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="there is no /proc")  # noqa: PTH112
 
 
 @pytest.fixture
 def parent():
+    """A process with a child, and with a parent that has no other descendants: the tests' own may have more."""
     mark = uuid.uuid4().hex
-    environment = {**os.environ, "CHAOS_MARK": mark}
-    process = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True, env=environment)
-    child_pid = int(process.stdout.readline())
-    yield SimpleNamespace(pid=process.pid, child_pid=child_pid, mark=mark, wait=process.wait)
-    processes.send(signal.SIGKILL, [child_pid, process.pid])
-    process.communicate()
+    above = subprocess.Popen(ABOVE, stdout=subprocess.PIPE, text=True, env={**os.environ, "CHAOS_MARK": mark})
+    pid, child_pid = map(int, above.stdout.readline().split())
+    yield SimpleNamespace(pid=pid, child_pid=child_pid, above_pid=above.pid, mark=mark, wait=above.wait)
+    processes.send(signal.SIGKILL, processes.carrying("CHAOS_MARK", mark))
+    above.communicate()
 
 
 def test_a_family_are_all_descendants(parent):
@@ -41,12 +43,16 @@ def test_a_family_are_all_descendants(parent):
 
 
 def test_workers_are_the_children_of_a_nursery_and_not_the_nursery_itself(parent):
-    assert processes.workers_below(os.getpid()) == [parent.child_pid]
+    assert processes.workers_below(parent.above_pid) == [parent.child_pid]
     assert processes.workers_below(parent.pid) == []
 
 
 def test_descendants_are_also_found_by_what_they_inherited(parent):
-    assert set(processes.carrying("CHAOS_MARK", parent.mark)) == {parent.pid, parent.child_pid}
+    assert set(processes.carrying("CHAOS_MARK", parent.mark)) == {
+        parent.above_pid,
+        parent.pid,
+        parent.child_pid,
+    }
     assert processes.carrying("CHAOS_MARK", parent.mark[:-1]) == []
 
 

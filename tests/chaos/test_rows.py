@@ -8,14 +8,22 @@ import pytest
 
 from chainsched.domain.states import ExecutionState
 from chainsched.models import ManifestState, Metadata, WorkQueue
-from chainsched.models.clock import database_now
+from chainsched.models.clock import database_now, stop_clock
 from chaos import rows
 from chaos.fleet import SCHEDULER, WORKER
-from tests.factories import make_execution, make_manifest, make_process, make_queue_row
+from tests.factories import NOW, make_execution, make_manifest, make_process, make_queue_row
 
 pytestmark = pytest.mark.django_db
 
 PID = 4711
+
+
+@pytest.fixture(autouse=True)
+def no_time_passes():
+    """However long a test takes, what beats now has just done so."""
+    stop_clock(NOW)
+    yield
+    stop_clock(None)
 
 
 def alive(*, turns, **fields):
