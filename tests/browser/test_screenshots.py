@@ -14,7 +14,11 @@ from tests.browser.visitor import Visitor
 from tests.browser.world import Night
 
 # The numbers of rows are on the pages, so that they begin anew.
-pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True, reset_sequences=True)]
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.django_db(transaction=True, reset_sequences=True),
+    pytest.mark.timeout(600),
+]
 
 HIGHEST = 2200
 MAX_COLOURS = 64

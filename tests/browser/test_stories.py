@@ -23,7 +23,7 @@ from tests.drive import executions_of, manifest
 from tests.factories import make_letter, make_manifest
 from tests.testapp import workflows
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
 MAX_TABS = 80
 # What a script sees of an answer that leads elsewhere.

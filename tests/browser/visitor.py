@@ -24,7 +24,7 @@ from tests.admin.world import make_user
 
 T = TypeVar("T")
 
-PATIENCE = 20
+PATIENCE = 60
 WIDE, HIGH = 1400, 800
 MARGIN = 20
 BOTTOM = """
