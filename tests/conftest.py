@@ -7,11 +7,14 @@ import psycopg
 import pytest
 from django.db import connection
 
+from chainsched.models import locks
 from chainsched.runtime.checkup import Looks, looks
 from chainsched.runtime.outage import Outage, outage
 from chainsched.runtime.skew import Skew, skew
 
 POSTGRES_ONLY = "needs PostgreSQL"
+# For what only a stopped machine would keep waiting.
+PATIENCE = 30
 
 
 @pytest.fixture(scope="session")
@@ -41,6 +44,13 @@ def as_after_the_start_of_a_process() -> None:
     """Let no test know of the outage in which an earlier one ended, nor share its look at the health."""
     for lasting, new in ((outage, Outage()), (looks, Looks()), (skew, Skew())):
         vars(lasting).update(vars(new))
+
+
+@pytest.fixture
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nobody give up a lock, or lose one, because a thread of the test was not scheduled for a while."""
+    for name in ("LOCK_TIMEOUT", "SHORT_LOCK_TIMEOUT", "IDLE_TIMEOUT"):
+        monkeypatch.setattr(locks, name, f"{PATIENCE}s")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -13,26 +13,23 @@ from chainsched.models import Loop, Manifest, ManifestGroup, ManifestState, Meta
 from chainsched.models.clock import database_now
 from chainsched.models.loop import DISPATCH
 from tests.concurrency.family import Call, Family, adopt, depend, join_group, remove
-from tests.concurrency.interleaving import PATIENCE, Actor, actors, interleave
+from tests.concurrency.interleaving import Actor, actors, interleave
 from tests.concurrency.threads import at_once
 from tests.drive import manifest, new_bench
 from tests.factories import make_dependent, make_execution, make_manifest, make_process, make_queue_row
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.postgres, pytest.mark.django_db(transaction=True)]
+pytestmark = [
+    pytest.mark.postgres,
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.usefixtures("patience"),
+]
 
 
 @pytest.fixture
 def family() -> Iterator[Family]:
     with new_bench() as bench:
         yield Family(bench)
-
-
-@pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let nobody give up a lock because whoever holds it was slow to be told to go on."""
-    monkeypatch.setattr(locks, "LOCK_TIMEOUT", f"{PATIENCE}s")
-    monkeypatch.setattr(locks, "IDLE_TIMEOUT", f"{PATIENCE}s")
 
 
 @pytest.fixture(autouse=True)
@@ -213,7 +210,8 @@ def test_in_every_interleaving(family, race, is_turned):
 
 def test_a_trigger_inside_a_long_transaction_delays_nobody_but_the_end_of_its_parent(family, monkeypatch):
     """A dependent's state is among what the record of its parent locks; that one result is brought again later."""
-    monkeypatch.setattr(locks, "LOCK_TIMEOUT", "200ms")
+    for name in ("LOCK_TIMEOUT", "SHORT_LOCK_TIMEOUT"):
+        monkeypatch.setattr(locks, name, "200ms")
     family.all_run()
     family.end("a")
     Manifest.objects.filter(external_id="after").update(is_enabled=False)

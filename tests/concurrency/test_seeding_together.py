@@ -19,7 +19,11 @@ from tests.concurrency.threads import at_once
 from tests.processes.command import ROOT, database_url
 from tests.testapp import workflows
 
-pytestmark = [pytest.mark.postgres, pytest.mark.django_db(transaction=True)]
+pytestmark = [
+    pytest.mark.postgres,
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.usefixtures("patience"),
+]
 
 
 # What each process runs: it says that it is ready, and then seeds each range of members that it is told, one a line.

@@ -39,7 +39,7 @@ from tests.factories import (
 )
 from tests.testapp import workflows
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("patience")]
 
 KNOWN = ["testapp.ping"]
 

@@ -150,7 +150,7 @@ def test_the_async_twins_do_the_same(bench):
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="needs PostgreSQL")
-def test_two_operators_at_once_have_one_effect():
+def test_two_operators_at_once_have_one_effect(patience):
     for _ in range(10):
         given_up = make_letter(make_manifest(state={}))
         answers = at_once(given_up.retry, given_up.acknowledge)
