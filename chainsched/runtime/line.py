@@ -22,6 +22,7 @@ class ChildLine(Line):
         self._is_stopped = is_stopped
         self._tell = tell
         self._lock = threading.Lock()
+        # Never: the clock may have begun with the host, a moment ago.
         self._sent_at = -math.inf
         self._unsent: Any = None
         self._timer: threading.Timer | None = None

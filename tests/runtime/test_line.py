@@ -1,9 +1,13 @@
 """What connects a job with its supervisor: progress is passed on, but not each time."""
 
+import threading
+
 import pytest
 
 from chainsched.runtime.line import ChildLine
 from tests.waiting import wait_until
+
+PATIENCE = 20
 
 
 @pytest.fixture
@@ -17,9 +21,22 @@ def line(told):
 
 
 def test_progress_is_passed_on_after_a_while_however_quickly_it_came(line, told, monkeypatch):
-    monkeypatch.setattr("chainsched.runtime.line.PROGRESS_INTERVAL", 0.2)
+    # However long the reports take, no while is over before the last of them.
+    monkeypatch.setattr("chainsched.runtime.line.PROGRESS_INTERVAL", 3600)
+    are_reported, waits = threading.Event(), []
+
+    class Timer(threading.Timer):
+        def __init__(self, seconds, send):
+            waits.append(seconds)
+            super().__init__(0, lambda: are_reported.wait(PATIENCE) and send())
+
+    monkeypatch.setattr(threading, "Timer", Timer)
     for done in (1, 2, 3):
         line.report({"done": done})
+    assert told == [{"done": 1}]
+    assert len(waits) == 1
+    assert 0 < waits[0] <= 3600
+    are_reported.set()
     wait_until(lambda: len(told) == 2)
     assert told == [{"done": 1}, {"done": 3}]
     assert line.close() is None
