@@ -16,6 +16,7 @@ from chainsched.models import Metadata, Process
 from chainsched.models.clock import database_now
 from chainsched.runtime.lease import Lease
 from chainsched.runtime.loops import LOOPS
+from chainsched.runtime.outage import outage
 from chainsched.runtime.supervisor import Roles, Supervisor
 from chainsched.runtime.worker import Worker
 from tests.factories import make_letter, make_manifest
@@ -123,8 +124,15 @@ def test_a_process_that_was_declared_lost_ends(settings):
 
 
 def test_a_process_whose_beat_is_never_answered_ends(settings, monkeypatch):
-    settings.CHAINSCHED = {"HEARTBEAT_INTERVAL": 0.05, "PROCESS_EXPIRY": 1}
-    monkeypatch.setattr(Lease, "beat", lambda _: released.wait(PATIENCE))
+    settings.CHAINSCHED = SHORT_BEAT
+    monkeypatch.setattr("chainsched.runtime.supervisor.WATCH_SECONDS", 0.1)
+
+    def beat(_lease):
+        # Not before: taking the lease may take longer.
+        settings.CHAINSCHED = {**SHORT_BEAT, "PROCESS_EXPIRY": 1}
+        return released.wait(PATIENCE)
+
+    monkeypatch.setattr(Lease, "beat", beat)
     thread, codes = run_in_thread(Supervisor(Roles("worker", (), processes=1)))
     thread.join(PATIENCE / 2)
     assert codes == [1]
@@ -224,7 +232,15 @@ def test_a_lease_that_the_database_never_answers_for_is_asked_for_again(monkeypa
             raise OperationalError("the answer is of no use any more")
         return take_lease(supervisor)
 
+    begin = outage.begin
+
+    def begin_and_be_patient(error, *, at):
+        settings.CHAINSCHED = {}
+        begin(error, at=at)
+
     monkeypatch.setattr(Supervisor, "_take_lease", take_lease_or_hang)
+    # The second answer may take its time, and so may the beats after it.
+    monkeypatch.setattr(outage, "begin", begin_and_be_patient)
     supervisor = Supervisor(Roles("worker", (), processes=1))
     thread, codes = run_in_thread(supervisor)
     wait_until(Process.objects.exists)
@@ -237,17 +253,26 @@ def test_a_lease_that_the_database_never_answers_for_is_asked_for_again(monkeypa
 
 def test_a_worker_that_hangs_loses_its_lease_and_begins_anew(monkeypatch, settings, caplog):
     settings.CHAINSCHED = {"HEARTBEAT_INTERVAL": 0.1}
-    monkeypatch.setattr("chainsched.runtime.supervisor.HUNG_SECONDS", 0.5)
     monkeypatch.setattr("chainsched.runtime.supervisor.WATCH_SECONDS", 0.1)
     turn, turns = Worker.turn, []
+    abandon = Supervisor._abandon
 
     def turn_or_hang(worker, now):
         turns.append(worker)
         if len(turns) == 1:
+            give_up_after(0.5)
             released.wait(PATIENCE)
         return turn(worker, now)
 
+    def abandon_and_be_patient(supervisor, shift):
+        give_up_after(3600)
+        abandon(supervisor, shift)
+
+    def give_up_after(seconds):
+        monkeypatch.setattr("chainsched.runtime.supervisor.HUNG_SECONDS", seconds)
+
     monkeypatch.setattr(Worker, "turn", turn_or_hang)
+    monkeypatch.setattr(Supervisor, "_abandon", abandon_and_be_patient)
     supervisor = Supervisor(Roles("worker", (), processes=1))
     # As if its jobs ran in children: threads could not be ended.
     supervisor._runner.is_killable = True
