@@ -89,13 +89,18 @@ def trust(children, process_id):
     children.trust(process_id, until=lambda: math.inf, on_distrust=lambda: None)
 
 
-def given(end, *, patience=PATIENCE):
+def given(end):
     """What a child was given to run, once it was."""
-    with selectors.DefaultSelector() as selector:
-        selector.register(end.socket, selectors.EVENT_READ)
-        selector.select(patience)
-    messages, _ = end.receive()
+    messages, _ = first_spoken_to(end).receive()
     return [item["execution_id"] for message in messages for item in message.get("run", ())]
+
+
+def first_spoken_to(*ends):
+    """The one of these to which something was said, once it was."""
+    with selectors.DefaultSelector() as selector:
+        for end in ends:
+            selector.register(end.socket, selectors.EVENT_READ, end)
+        return next(key.data for key, _ in selector.select(PATIENCE))
 
 
 def heard(end):
@@ -190,12 +195,17 @@ def test_a_claim_that_comes_over_after_its_lease_was_lost_is_not_begun(children,
     assert children.running == 1
 
 
-def test_a_child_that_ends_at_birth_is_said_so_and_not_replaced_at_once(children, nursery, process, caplog):
+def test_a_child_that_ends_at_birth_is_said_so_and_not_replaced_at_once(
+    children, nursery, process, caplog, monkeypatch
+):
+    monkeypatch.setattr("chainsched.runtime.brood.STILLBORN_PAUSE", 3600)
     nursery.be_born(process)
     # Its socket closes before anybody reports its death.
     nursery.ends[0].socket.shutdown(socket.SHUT_RDWR)
     assert killer_of(process) == signal.SIGKILL
     assert len(nursery.ends) == 2
+    # Counted anew from its death.
+    monkeypatch.setattr("chainsched.runtime.brood.STILLBORN_PAUSE", 0.1)
     nursery.die(process)
     wait_until(lambda: len(nursery.ends) == 3)
     assert [message for message in caplog.messages if "before it ran anything" in message]
@@ -206,7 +216,8 @@ def test_what_a_child_that_retires_still_runs_takes_room(children, nursery, proc
         nursery.be_born(process)
     wait_until(lambda: children.free == 4)
     children.start(claim(1))
-    (end,) = [end for end in nursery.ends if given(end, patience=5) == [1]]
+    end = first_spoken_to(*nursery.ends)
+    assert given(end) == [1]
     end.send({"began": 1})
     end.send({"returned": [], "retiring": True})
     wait_until(lambda: len(nursery.ends) == 3)
@@ -215,12 +226,11 @@ def test_what_a_child_that_retires_still_runs_takes_room(children, nursery, proc
 
 
 def begin_all(end, *, number):
-    """Begin so many jobs in place of a child, as they come."""
-    begun = 0
-    while begun < number:
-        for execution_id in given(end):
-            end.send({"began": execution_id})
-            begun += 1
+    """Begin so many jobs in place of a child, once they have come, and in one breath: each has its clock from then."""
+    taken: list[int] = []
+    while len(taken) < number:
+        taken += given(end)
+    end.socket.sendall(b"".join(encode({"began": execution_id}) for execution_id in taken))
 
 
 def child(*jobs, **state):
