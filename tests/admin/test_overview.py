@@ -17,10 +17,11 @@ from chainsched.admin.overview import REFRESH_SECONDS
 from chainsched.domain.states import ExecutionState
 from chainsched.domain.tallies import Share, hour_of
 from chainsched.models import DeadLetter, Manifest, ManifestGroup, Metadata, Process, Tally, WorkQueue
-from chainsched.models.clock import database_now
+from chainsched.models.clock import database_now, stop_clock
 from chainsched.models.tally import TallyQuerySet
 from tests.admin.world import client_of
 from tests.factories import (
+    NOW,
     make_execution,
     make_group,
     make_letter,
@@ -44,6 +45,14 @@ def overview(client: Client) -> str:
 def ended(state=ExecutionState.COMPLETED, *, number=1, workflow="etl.extract", hours_ago=0, seconds=1.0, group=0):
     hour = hour_of(database_now() - timedelta(hours=hours_ago))
     Tally.objects.append([Share(hour, group, workflow, state, number, seconds * number, seconds, 17)])
+
+
+@pytest.fixture(autouse=True)
+def _at_now():
+    """Let no second, hour or day end between what is written and what is shown of it."""
+    stop_clock(NOW)
+    yield
+    stop_clock(None)
 
 
 @pytest.fixture
