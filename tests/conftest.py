@@ -1,6 +1,7 @@
 """What every test shares: where its database is, what is skipped on SQLite, and a line that says where it ran."""
 
 import sqlite3
+import threading
 from collections.abc import Iterator
 
 import psycopg
@@ -8,6 +9,7 @@ import pytest
 from django.db import connection
 
 from chainsched.models import locks
+from chainsched.runtime import listener
 from chainsched.runtime.checkup import Looks, looks
 from chainsched.runtime.outage import Outage, outage
 from chainsched.runtime.skew import Skew, skew
@@ -44,6 +46,20 @@ def as_after_the_start_of_a_process() -> None:
     """Let no test know of the outage in which an earlier one ended, nor share its look at the health."""
     for lasting, new in ((outage, Outage()), (looks, Looks()), (skew, Skew())):
         vars(lasting).update(vars(new))
+
+
+@pytest.fixture(autouse=True)
+def no_loop_outlives_its_test() -> Iterator[None]:
+    """Wait for the threads of ours that a test has started: they would write into the rows of the next one."""
+    others = set(threading.enumerate())
+    with pytest.MonkeyPatch.context() as patched:
+        # How long a listener takes to notice that it should stop.
+        patched.setattr(listener, "PATIENCE", 0.5)
+        yield
+    for thread in set(threading.enumerate()) - others:
+        # The event loop of a child turns for ever, and knows no rows.
+        if thread.name.startswith("chainsched-") and thread.name != "chainsched-async":
+            thread.join(PATIENCE)
 
 
 @pytest.fixture
