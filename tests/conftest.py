@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 from django.db import connection
+from hypothesis import HealthCheck, settings
 
 from chainsched.models import locks
 from chainsched.runtime import listener
@@ -17,6 +18,10 @@ from chainsched.runtime.skew import Skew, skew
 POSTGRES_ONLY = "needs PostgreSQL"
 # For what only a stopped machine would keep waiting.
 PATIENCE = 30
+
+# No example fails because the machine was slow.
+settings.register_profile("chainsched", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("chainsched")
 
 
 @pytest.fixture(scope="session")

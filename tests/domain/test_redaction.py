@@ -187,10 +187,10 @@ def test_any_text_is_answered_and_redacting_twice_changes_nothing_more(text: str
 )
 def test_a_text_of_half_a_megabyte_is_a_matter_of_moments(piece: str) -> None:
     text = piece * (500_000 // len(piece))
-    began = time.perf_counter()
+    began = time.process_time()
     redact_text(text)
     redact(text)
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 5
 
 
 def test_a_redactor_that_fails_gives_nothing_away(monkeypatch: pytest.MonkeyPatch) -> None:
