@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from django.apps import apps
 from django.contrib.auth.models import Permission, User
+from django.contrib.contenttypes.models import ContentType
 from django.db.models import Model
 from django.test import Client
 from django.urls import reverse
@@ -123,7 +125,11 @@ def make_user(role: str) -> User:
 
 
 def client_of(role: str, **options: Any) -> Client:
-    """A browser in which a user of this kind is logged in; nobody for ``anonymous``."""
+    """A browser in which a user of this kind is logged in; nobody for ``anonymous``.
+
+    The server has answered others before: Django looks content types up once in a process.
+    """
+    ContentType.objects.get_for_models(*apps.get_models())
     client = Client(**options)
     if role != "anonymous":
         client.force_login(User.objects.filter(username=role).first() or make_user(role))
