@@ -47,9 +47,13 @@ class Actor:
         return not self.is_done
 
     def is_held(self) -> bool:
-        """Whether it waits for a lock."""
+        """Whether it waits for a lock of somebody's; not of an autovacuum, which gives it back by itself."""
         with connection.cursor() as cursor:
-            cursor.execute("SELECT cardinality(pg_blocking_pids(%s)) > 0", [self._pid])
+            cursor.execute(
+                "SELECT EXISTS (SELECT FROM pg_stat_activity"
+                " WHERE pid = ANY (pg_blocking_pids(%s)) AND backend_type = 'client backend')",
+                [self._pid],
+            )
             return bool(cursor.fetchone()[0])
 
     @property
