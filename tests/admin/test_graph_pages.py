@@ -31,6 +31,12 @@ pytestmark = pytest.mark.django_db
 GRAPH = "/admin/chainsched/manifestgroup/graph/"
 
 
+@pytest.fixture(autouse=True)
+def _time_for_layouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is a dot program it is given up after some seconds, which a slow machine needs."""
+    monkeypatch.setattr(graph_layout, "LAYOUT_SECONDS", 60)
+
+
 def members_of(group: ManifestGroup) -> str:
     return url_of(ManifestGroup, "members", group.pk)
 
