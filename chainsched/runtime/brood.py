@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from chainsched.runtime.nursery import Nursery
+from chainsched.runtime.permits import Permits
 from chainsched.runtime.roster import Child
 from chainsched.runtime.wire import Channel, Garbled, Message
 
@@ -101,14 +102,17 @@ class Brood:
                     kill(child.pid, signal.SIGKILL)
 
     def _bear(self) -> None:
-        ours, theirs = socket.socketpair()
-        try:
+        with contextlib.ExitStack() as undo:
+            permits = Permits()
+            undo.callback(permits.close)
+            ours, theirs = socket.socketpair()
+            undo.enter_context(ours)
             with theirs:
+                # The first thing that it hears.
+                socket.send_fds(ours, [b"p"], [permits.descriptor])
                 self._nursery.bear(theirs)
-        except OSError:
-            ours.close()
-            raise
-        child = Child(Channel(ours))
+            undo.pop_all()
+        child = Child(Channel(ours), permits)
         self._children.append(child)
         self._unborn.append(child)
         self._selector.register(ours, selectors.EVENT_READ, lambda: self._hear(child))
@@ -152,6 +156,7 @@ class Brood:
     def _bury(self, child: Child, status: int) -> None:
         self._children.remove(child)
         child.channel.close()
+        child.permits.close()
         if not child.has_worked and (child.has_hung_up or not child.is_retiring):
             logger.error("A child ended before it ran anything (status %d); the next one comes after a pause.", status)
             self._pause_births()

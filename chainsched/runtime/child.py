@@ -28,6 +28,7 @@ from chainsched.domain.outcomes import Outcome
 from chainsched.flow.execute import Claim, execute
 from chainsched.runtime.event_loop import EventLoop
 from chainsched.runtime.line import ChildLine
+from chainsched.runtime.permits import Licence
 from chainsched.runtime.sessions import renew, renew_after
 from chainsched.runtime.wire import CHUNK, Decoder, Message, encode, pack_outcome, unpack_claim
 
@@ -52,11 +53,13 @@ class Habits:
 class Child:
     """Runs what its supervisor sends until it is told to stop, is worn out, or the supervisor is gone."""
 
-    def __init__(self, end: socket.socket, habits: Habits) -> None:
+    def __init__(self, end: socket.socket, licence: Licence, habits: Habits) -> None:
         self._end = end
+        self._licence = licence
         self._habits = habits
         self._sending = threading.Lock()
-        self._inbox: deque[Claim] = deque()
+        # Each with the round in which it was given.
+        self._inbox: deque[tuple[int, Claim]] = deque()
         self._arrived = threading.Condition()
         self._is_stopping = False
         self._done = 0
@@ -117,18 +120,27 @@ class Child:
         """The next job, announced before it begins; None when this child should end."""
         with self._arrived:
             self._is_stopping = self._is_stopping or self._is_worn_out()
-            if not self._inbox or self._is_stopping:
-                if result:
-                    self._send(result)
-                self._give_back()
-                while not self._inbox and not self._is_stopping:
-                    self._arrived.wait()
-                if self._is_stopping:
-                    return None
+            item = self._take()
+            if item is None and result:
+                self._send(result)
                 result = {}
-            item = self._inbox.popleft()
+            while item is None and not self._is_stopping:
+                self._arrived.wait()
+                item = self._take()
+            if item is None:
+                self._send({"retiring": True})
+                self._arrived.notify_all()
+                return None
             self._send({**result, "began": item.execution_id})
             return item
+
+    def _take(self) -> Claim | None:
+        """The first job that waits here and that nobody took back; None also when this child should end."""
+        while self._inbox and not self._is_stopping:
+            given_in, item = self._inbox.popleft()
+            if self._licence.covers(given_in):
+                return item
+        return None
 
     def _run_job(self, item: Claim) -> Message:
         line = ChildLine(
@@ -170,14 +182,6 @@ class Child:
             return True
         return limit is not None and self._done > 0 and memory_in_use() > limit
 
-    def _give_back(self) -> None:
-        """Hand back what waits here, when this child is about to end."""
-        if self._is_stopping:
-            waiting = [item.execution_id for item in self._inbox]
-            self._inbox.clear()
-            self._send({"returned": waiting, "retiring": True})
-            self._arrived.notify_all()
-
     def _listen(self) -> None:
         decoder = Decoder()
         try:
@@ -190,26 +194,15 @@ class Child:
 
     def _hear(self, message: Message) -> None:
         with self._arrived:
-            self._inbox.extend(unpack_claim(item) for item in message.get("run", ()))
-            if message.get("return"):
-                waiting = [item.execution_id for item in self._inbox]
-                self._inbox.clear()
-                self._send({"returned": waiting})
+            self._inbox.extend((message["round"], unpack_claim(item)) for item in message.get("run", ()))
             self._is_stopping = self._is_stopping or bool(message.get("end"))
             self._arrived.notify_all()
+        if message.get("answer"):
+            self._send({"answered": True})
         if "stop" in message:
-            self._stop(message["stop"])
+            self._stopped.add(message["stop"])
         if "interrupt" in message:
             self._interrupt(message["interrupt"])
-
-    def _stop(self, execution_id: int) -> None:
-        """Ask a job to stop; one that has not begun is not begun any more."""
-        with self._arrived:
-            for item in [item for item in self._inbox if item.execution_id == execution_id]:
-                self._inbox.remove(item)
-                self._send({"returned": [execution_id]})
-                return
-        self._stopped.add(execution_id)
 
     def _interrupt(self, execution_id: int) -> None:
         """Break a job off: by a signal in the main thread, which also ends sleeps and reads; else between two steps."""
@@ -277,4 +270,5 @@ def live(end: socket.socket, habits: Habits) -> None:
     for connection in connections.all(initialized_only=True):
         # A connection that was open when the process was copied belongs to somebody else.
         connection.connection = None
-    Child(end, habits).run()
+    _, (permits,), _, _ = socket.recv_fds(end, 1, 1)
+    Child(end, Licence(permits), habits).run()

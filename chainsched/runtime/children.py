@@ -12,7 +12,7 @@ import selectors
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from chainsched.conf import get_config
 from chainsched.domain.outcomes import Outcome
@@ -54,7 +54,7 @@ class Children(Runner):
         self._selector = selectors.DefaultSelector()
         self._brood = Brood(nursery, self._selector, self)
         self._gathering = Gathering()
-        self._watch = Watch(self._brood, self._gathering, on_result=on_result)
+        self._watch = Watch(self._brood, self._gathering, on_result=on_result, take_back=self._take_back)
         self._pace = Pace()
         self._waiting: deque[Job] = deque()
         self._orders = Orders()
@@ -159,11 +159,18 @@ class Children(Runner):
         if not self._is_draining:
             self._brood.fill(self._processes)
         while self._waiting and (child := self._least_busy()) is not None:
-            batch = self._next_batch(child)
-            if not child.jobs:
-                child.heard_at = time.monotonic()
-            child.jobs.update({job.id: job for job in batch})
-            self._brood.tell(child, {"run": [pack_claim(job.item) for job in batch]})
+            self._give(child, self._next_batch(child))
+
+    def _give(self, child: Child, batch: Sequence[Job]) -> None:
+        now = time.monotonic()
+        if not child.jobs:
+            child.heard_at = now
+        for job in batch:
+            job.given_at = now
+            child.jobs[job.id] = job
+        # First the permits: a job for which there is none was taken back.
+        child.permits.grant(len(batch))
+        self._brood.tell(child, {"run": [pack_claim(job.item) for job in batch], "round": child.permits.round})
 
     def _accept(self, job: Job) -> None:
         self._openings.accept()
@@ -187,7 +194,12 @@ class Children(Runner):
             self._on_result()
 
     def _find_takers(self) -> list[Child]:
-        return [child for child in self._brood if child.is_ready and not child.is_recalled]
+        now = time.monotonic()
+        return [child for child in self._brood if child.is_ready and not self._is_full(child, now)]
+
+    def _is_full(self, child: Child, now: float) -> bool:
+        """Whether a child would not begin soon what it is given: its hands are full of long jobs, or it is deaf."""
+        return child.is_deaf or (len(child.begun) >= self._threads and is_stuck(child, now))
 
     def _next_batch(self, child: Child) -> list[Job]:
         room = self._depth - len(child.jobs)
@@ -197,6 +209,11 @@ class Children(Runner):
     def _least_busy(self) -> Child | None:
         child = min(self._find_takers(), key=lambda child: len(child.jobs), default=None)
         return child if child is not None and len(child.jobs) < self._depth else None
+
+    def _take_back(self, child: Child) -> None:
+        """Take everything from a child that it has not begun."""
+        for job in reversed(child.take_back()):
+            self._put_back(job)
 
     def _put_back(self, job: Job) -> None:
         """Nobody has begun it: somebody else may, here or elsewhere."""
@@ -211,6 +228,7 @@ class Children(Runner):
 
     def on_message(self, child: Child, message: Message) -> None:
         now = child.heard_at = time.monotonic()
+        child.is_deaf = False
         if "finished" in message and (job := child.jobs.pop(message["finished"], None)) is not None:
             self._pace.learn(now - (job.began_at or now))
             outcome = blame(job, unpack_outcome(message["outcome"]))
@@ -222,16 +240,13 @@ class Children(Runner):
                 next_job.stop_asked_at = now
         if "progress_of" in message:
             self._gathering.progress(message["progress_of"], message["progress"])
-        if "returned" in message:
-            child.is_recalled = False
-            for execution_id in reversed(message["returned"]):
-                if execution_id in child.jobs:
-                    self._put_back(child.jobs.pop(execution_id))
-        child.is_retiring = child.is_retiring or bool(message.get("retiring"))
+        if message.get("retiring"):
+            child.is_retiring = True
+            self._take_back(child)
 
     def on_end(self, child: Child, status: int) -> None:
         """Fail what a dead child was running, and hand back what waited for it."""
-        for job in child.jobs.values():
+        for job in reversed(child.jobs.values()):
             if job.began_at is None:
                 self._put_back(job)
             else:
@@ -270,7 +285,11 @@ class Children(Runner):
         for child in self._brood:
             job = child.jobs.get(execution_id)
             if job is not None and job.stop_asked_at is None:
-                self._watch.tell_to_stop(child, job, time.monotonic())
+                job.stop_asked_at = time.monotonic()
+                if job.began_at is None:
+                    self._take_back(child)
+                if execution_id in child.jobs:
+                    self._watch.tell_to_stop(child, job, job.stop_asked_at)
         for job in [job for job in self._waiting if job.id == execution_id]:
             self._waiting.remove(job)
             self._gathering.finish(job, Outcome(ExecutionState.CANCELLED))
@@ -281,6 +300,7 @@ class Children(Runner):
         self._hand_back_waiting()
         for child in self._brood:
             self._brood.retire(child)
+            self._take_back(child)
 
     def _hand_back_waiting(self) -> None:
         self._gathering.withdraw(self._waiting)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import time
 from dataclasses import dataclass, field, replace
@@ -10,6 +11,7 @@ from chainsched.domain import outcomes
 from chainsched.domain.outcomes import FailureType, Outcome
 from chainsched.domain.states import ExecutionState
 from chainsched.flow.execute import Claim
+from chainsched.runtime.permits import Permits
 from chainsched.runtime.wire import Channel
 
 # What waits behind a job that takes longer than this is given to somebody else.
@@ -26,6 +28,7 @@ class Job:
 
     item: Claim
     claimed_at: float
+    given_at: float | None = None
     began_at: float | None = None
     is_noted: bool = False
     stop_asked_at: float | None = None
@@ -51,10 +54,11 @@ class Child:
     """A child as its supervisor sees it."""
 
     channel: Channel
+    permits: Permits
     pid: int | None = None
     jobs: dict[int, Job] = field(default_factory=dict)
     is_retiring: bool = False
-    is_recalled: bool = False
+    is_deaf: bool = False
     is_silent: bool = False
     has_worked: bool = False
     heard_at: float = field(default_factory=time.monotonic)
@@ -76,13 +80,32 @@ class Child:
 
     @property
     def begun(self) -> list[Job]:
-        return [job for job in self.jobs.values() if job.began_at is not None]
+        """What it runs. Jobs begin in the order of giving, so these come first, and what waits is not looked at."""
+        return list(itertools.takewhile(lambda job: job.began_at is not None, self.jobs.values()))
+
+    @property
+    def unbegun(self) -> list[Job]:
+        """What it has not begun as far as was heard, in the order of giving."""
+        return [job for job in self.jobs.values() if job.began_at is None]
+
+    def take_back(self) -> list[Job]:
+        """What it has not begun and cannot begin any more, in the order of giving; it is no longer in its hands."""
+        number = self.permits.revoke()
+        taken = self.unbegun[-number:] if number else []
+        for job in taken:
+            del self.jobs[job.id]
+        return taken
 
 
 def is_stuck(child: Child, now: float) -> bool:
     """Whether everything that a child runs has been running for a while."""
     running = child.begun
     return bool(running) and all(now - (job.began_at or now) >= RECALL_SECONDS for job in running)
+
+
+def is_kept_waiting(child: Child, now: float) -> bool:
+    """Whether something waits in a child for longer than it should."""
+    return any(now - (job.given_at or now) >= RECALL_SECONDS for job in child.unbegun)
 
 
 def is_unresponsive(child: Child, now: float) -> bool:

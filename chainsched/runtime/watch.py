@@ -12,7 +12,7 @@ from collections.abc import Callable
 from chainsched.conf import get_config
 from chainsched.runtime.brood import Brood
 from chainsched.runtime.gathering import Gathering
-from chainsched.runtime.roster import Child, Job, is_stuck, is_unresponsive
+from chainsched.runtime.roster import Child, Job, is_kept_waiting, is_stuck, is_unresponsive
 
 logger = logging.getLogger(__name__)
 
@@ -26,10 +26,18 @@ STOPPING_TICK = 0.05
 class Watch:
     """Looks at all children and what they run, again and again."""
 
-    def __init__(self, brood: Brood, gathering: Gathering, *, on_result: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        brood: Brood,
+        gathering: Gathering,
+        *,
+        on_result: Callable[[], None],
+        take_back: Callable[[Child], None],
+    ) -> None:
         self._brood = brood
         self._gathering = gathering
         self._on_result = on_result
+        self._take_back = take_back
         self._looked_at = time.monotonic()
 
     def look(self, now: float) -> None:
@@ -86,12 +94,14 @@ class Watch:
         else:
             # Others run in the same process: they may finish first, and nothing new begins there.
             self._brood.retire(child)
+            self._take_back(child)
 
     def _recall(self, child: Child, now: float) -> None:
-        """Take back what waits behind a job that takes long."""
-        if is_stuck(child, now) and len(child.jobs) > len(child.begun) and not child.is_recalled:
-            child.is_recalled = True
-            self._brood.tell(child, {"return": True})
+        """Take back what waits behind a job that takes long; there is more when the child gives a sign of life."""
+        if is_stuck(child, now) and is_kept_waiting(child, now):
+            self._take_back(child)
+            child.is_deaf = True
+            self._brood.tell(child, {"answer": True})
 
     def _replace_if_unresponsive(self, child: Child, now: float) -> None:
         if is_unresponsive(child, now):

@@ -82,6 +82,24 @@ def _stands_before(child, *, number):
     return False
 
 
+def test_a_job_that_holds_pythons_lock_keeps_nothing_that_waits_behind_it(launch):
+    process = launch("run_scheduler", "--processes", "2", settings={"KILL_GRACE": 1})
+    _run_pings()
+    _nursery, *children = descendants(process.pid)
+    send_all(children, signal.SIGSTOP)
+    holder = Manifest.objects.schedule(misdeeds.hold_pythons_lock, "holder", None, None)
+    holder.trigger()
+    before = ended(ExecutionState.COMPLETED)
+    trigger(workflows.ping, PINGS)
+    wait_until(lambda: _unbegun().count() > len(children))
+    send_all(children, signal.SIGCONT)
+    wait_until(lambda: ended(ExecutionState.COMPLETED) == before + PINGS)
+    assert holder.executions.get().state == ExecutionState.IN_PROGRESS
+    holder.cancel()
+    wait_until(lambda: not Metadata.objects.active().exists())
+    assert stop(process)[0] == 0
+
+
 def _unbegun():
     return Metadata.objects.in_progress().filter(started_at__isnull=True)
 

@@ -1,5 +1,6 @@
 """A child, as far as it can be tried without being one."""
 
+import json
 import signal
 import socket
 import threading
@@ -7,7 +8,8 @@ import threading
 import pytest
 
 from chainsched.runtime.child import Child, Habits, Interrupted
-from chainsched.runtime.wire import Channel, Decoder, encode, pack_claim
+from chainsched.runtime.permits import Licence, Permits
+from chainsched.runtime.wire import Channel, pack_claim
 from tests.runtime.claims import claim
 
 
@@ -21,7 +23,7 @@ class AlarmedSocket:
 
 
 def test_an_alarm_that_strikes_while_progress_is_sent_holds_no_interruption_up():
-    child = Child(AlarmedSocket(), Habits())
+    child = Child(AlarmedSocket(), None, Habits())
     child._running[1] = threading.get_ident()
     with pytest.raises(Alarm):
         child.report(1, {"done": 1})
@@ -30,17 +32,41 @@ def test_an_alarm_that_strikes_while_progress_is_sent_holds_no_interruption_up()
 
 
 @pytest.fixture
-def wired():
+def permits():
+    made = Permits()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def wired(permits):
     """A child that does not run, and its supervisor's end of the wire."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        yield Child(theirs, Habits()), Channel(ours)
+        yield Child(theirs, Licence(permits.descriptor), Habits()), Channel(ours)
 
 
-def test_a_job_that_waits_and_is_to_stop_is_not_begun_any_more(wired):
+def give(child, permits, *numbers):
+    permits.grant(len(numbers))
+    packed = json.loads(json.dumps([pack_claim(claim(number)) for number in numbers], default=str))
+    child._hear({"run": packed, "round": permits.round})
+
+
+def test_a_job_that_was_taken_back_is_not_begun(wired, permits):
     child, supervisor = wired
-    (given,) = Decoder().feed(encode({"run": [pack_claim(claim(number)) for number in (1, 2, 3)]}))
-    child._hear(given)
-    child._hear({"stop": 2})
-    assert supervisor.receive() == ([{"returned": [2]}], True)
-    assert [item.execution_id for item in child._inbox] == [1, 3]
+    give(child, permits, 1, 2, 3)
+    assert child._next({}).execution_id == 1
+    assert permits.revoke() == 2
+    give(child, permits, 4, 2)
+    assert child._next({"finished": 1}).execution_id == 4
+    assert permits.revoke() == 1
+    child._hear({"end": True})
+    assert child._next({"finished": 4}) is None
+    messages = [{"began": 1}, {"finished": 1, "began": 4}, {"finished": 4}, {"retiring": True}]
+    assert supervisor.receive() == (messages, True)
+
+
+def test_a_child_answers_when_it_is_asked_whether_it_listens(wired):
+    child, supervisor = wired
+    child._hear({"answer": True})
+    assert supervisor.receive() == ([{"answered": True}], True)

@@ -10,9 +10,12 @@ import threading
 
 import pytest
 
+from chainsched.domain import outcomes
+from chainsched.domain.states import ExecutionState
 from chainsched.runtime.children import Children
+from chainsched.runtime.permits import Licence
 from chainsched.runtime.roster import Child, Job, is_unresponsive
-from chainsched.runtime.wire import Channel, encode
+from chainsched.runtime.wire import Channel, encode, pack_outcome
 from tests.runtime.claims import PROCESS, claim
 from tests.waiting import wait_until
 
@@ -26,10 +29,14 @@ class Nursery:
         ours, self._says = socket.socketpair()
         self.channel = Channel(ours)
         self.ends = []
+        self._permits = []
         self._born = 0
 
     def bear(self, end):
-        self.ends.append(Channel(socket.socket(fileno=os.dup(end.fileno()))))
+        wire = socket.socket(fileno=os.dup(end.fileno()))
+        _, (permits,), _, _ = socket.recv_fds(wire, 1, 1)
+        self.ends.append(End(wire, Licence(permits)))
+        self._permits.append(permits)
 
     def be_born(self, process):
         self._born += 1
@@ -50,6 +57,23 @@ class Nursery:
         self._says.close()
         for end in self.ends:
             end.close()
+        for permits in self._permits:
+            os.close(permits)
+
+
+class End(Channel):
+    """A child's end of the wire."""
+
+    def __init__(self, wire, licence):
+        super().__init__(wire)
+        self._licence = licence
+
+    def may_begin(self, *, given_in=0):
+        return self._licence.covers(given_in)
+
+    def begin(self, execution_id, *, given_in=0):
+        assert self.may_begin(given_in=given_in)
+        self.send({"began": execution_id})
 
 
 @pytest.fixture
@@ -155,18 +179,52 @@ def test_there_is_room_where_there_is_a_child(children, nursery, process, result
     assert results.wait(PATIENCE)
 
 
-def test_nothing_is_claimed_for_a_child_that_does_not_give_back_what_waits(children, nursery, process, monkeypatch):
+def test_what_waits_behind_a_long_job_is_taken_back_without_asking(children, nursery, process, monkeypatch):
     monkeypatch.setattr("chainsched.runtime.roster.RECALL_SECONDS", 0.1)
     nursery.be_born(process)
     end = nursery.ends[0]
     for number in (1, 2):
         children.start(claim(number))
         assert given(end) == [number]
-    end.send({"began": 1})
-    wait_until(lambda: "return" in heard(end))
-    assert children.free == 0
-    end.send({"returned": [2]})
+    end.begin(1)
     wait_until(lambda: children.collect().withdrawn == [2])
+    assert not end.may_begin()
+    # It has a free hand, and does not use it.
+    assert heard(end) == {"answer"}
+    assert children.free == 0
+    end.send({"answered": True})
+    wait_until(lambda: children.free == 1)
+
+
+def test_a_child_with_its_hands_full_of_long_jobs_is_given_no_more(children, nursery, process, monkeypatch):
+    monkeypatch.setattr("chainsched.runtime.roster.RECALL_SECONDS", 0.1)
+    monkeypatch.setattr("chainsched.domain.pace.Pace.ahead", 10)
+    nursery.be_born(process)
+    wait_until(lambda: children.free == 12)
+    children.start(claim(1))
+    children.start(claim(2))
+    begin_all(nursery.ends[0], number=2)
+    wait_until(lambda: children.free == 0)
+    nursery.ends[0].send({"finished": 1, "outcome": pack_outcome(outcomes.completed(None))})
+    wait_until(lambda: children.free == 11)
+
+
+def test_a_cancelled_job_that_waits_is_not_begun_and_the_others_are(children, nursery, process, monkeypatch):
+    monkeypatch.setattr("chainsched.domain.pace.Pace.ahead", 10)
+    nursery.be_born(process)
+    end = nursery.ends[0]
+    wait_until(lambda: children.free == 12)
+    for number in (1, 2, 3):
+        children.start(claim(number))
+    taken: list[int] = []
+    while taken != [1, 2, 3]:
+        taken += given(end)
+    end.begin(1)
+    children.cancel([2])
+    (cancelled,) = wait_until(lambda: children.collect().finished)
+    assert (cancelled.execution_id, cancelled.outcome.state) == (2, ExecutionState.CANCELLED)
+    assert given(end) == [3]
+    end.begin(3, given_in=1)
 
 
 def test_jobs_that_overstay_together_do_not_wait_for_each_other(children, nursery, process, settings):
@@ -218,8 +276,8 @@ def test_what_a_child_that_retires_still_runs_takes_room(children, nursery, proc
     children.start(claim(1))
     end = first_spoken_to(*nursery.ends)
     assert given(end) == [1]
-    end.send({"began": 1})
-    end.send({"returned": [], "retiring": True})
+    end.begin(1)
+    end.send({"retiring": True})
     wait_until(lambda: len(nursery.ends) == 3)
     nursery.be_born(process)
     wait_until(lambda: children.free == 3)
@@ -230,12 +288,13 @@ def begin_all(end, *, number):
     taken: list[int] = []
     while len(taken) < number:
         taken += given(end)
+    assert all(end.may_begin() for _ in taken)
     end.socket.sendall(b"".join(encode({"began": execution_id}) for execution_id in taken))
 
 
 def child(*jobs, **state):
     held = {number: Job(claim(number), claimed_at=0.0, began_at=began_at) for number, began_at in enumerate(jobs)}
-    return Child(channel=None, pid=1, jobs=held, **state)
+    return Child(channel=None, permits=None, pid=1, jobs=held, **state)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +302,7 @@ def child(*jobs, **state):
     [
         (child(None, heard_at=0.0), True),
         (child(None, heard_at=90.0), False),
-        (child(None, 5.0, heard_at=0.0), False),
+        (child(5.0, None, heard_at=0.0), False),
         (child(heard_at=0.0), False),
         (child(None, heard_at=0.0, is_condemned=True), False),
     ],

@@ -40,7 +40,7 @@ def test_what_may_not_be_ended_is_left_and_ends_nobody_else():
 
 def test_a_child_that_has_no_group_yet_is_killed():
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        child = Child(channel=None, pid=process.pid)
+        child = Child(channel=None, permits=None, pid=process.pid)
         Brood(None, None, None).kill(child)
         assert process.wait(PATIENCE) < 0
 
@@ -56,6 +56,7 @@ def test_children_that_there_is_no_room_for_are_asked_for_again_later(monkeypatc
     assert len(brood) == 2
     for child in brood:
         child.channel.close()
+        child.permits.close()
 
 
 class FullNursery:

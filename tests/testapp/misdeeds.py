@@ -102,6 +102,12 @@ def kill_itself_by_number() -> None:
 
 
 @workflow
+def hold_pythons_lock() -> None:
+    """Let no other thread of this process run, for hours, in one step that is not made of Python's."""
+    sum(range(10**13))
+
+
+@workflow
 def oversleep() -> None:
     time.sleep(600)
 
