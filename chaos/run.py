@@ -31,8 +31,10 @@ TICK = 0.1
 LOOK_EVERY = 1.0
 # How long faults that nobody could be found for are tried beyond their time.
 OVERTIME = 120.0
-# How long a process may take until its loops turn.
+# How long processes may take until their loops turn: at the beginning, and at the end those that were started last.
+# Loops that hang are replaced in a little more than a minute, so that nobody would see them after that.
 BEGINNING = 60.0
+BEGINNING_ANEW = 30.0
 # The last job comes due before the last fault, and the faults end before the time does.
 WORK_SHARE = 0.9
 
@@ -75,13 +77,13 @@ def run(order: Order, *, postgres: Postgres, folder: Path, prepare: Callable[[],
     prepare()
     with running_fleet(FLEET, folder=folder, environment={}) as fleet:
         # All of them share the work from its beginning, however long some of them take to start.
-        _find_idlers(fleet)
+        _find_idlers(fleet, patience=BEGINNING)
         work = _seed(order, rng)
         injector = Injector(fleet, postgres, rng, _draw(order, rng))
         harness = _Harness(work, fleet, injector)
         harness.disturb(order.seconds)
         is_quiet = harness.settle(order.patience)
-        idlers = _find_idlers(fleet)
+        idlers = _find_idlers(fleet, patience=BEGINNING_ANEW)
         fleet.stop()
         left_behind = fleet.left_behind()
     evidence = replace(
@@ -184,9 +186,9 @@ class _Harness:
         return all(counts[name] >= rounds for name, rounds in self._work.rounds.items()) and rows.is_quiet()
 
 
-def _find_idlers(fleet: Fleet) -> list[str]:
+def _find_idlers(fleet: Fleet, *, patience: float) -> list[str]:
     """Who lives and does nothing; whoever was started or came out of a freeze just now has the time to begin."""
-    deadline = time.monotonic() + BEGINNING
+    deadline = time.monotonic() + patience
     while idlers := _idlers(fleet):
         if time.monotonic() > deadline:
             break
