@@ -3,13 +3,14 @@
 from typing import Any
 
 import pytest
-from django.db import connections
+from django import db
 
 from chainsched.runtime.pools import leave_pools
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.postgres]
 
-connection: Any = connections["default"]
+# Whichever is in use: some tests begin a new one, as a new process would.
+connection: Any = db.connection
 
 
 @pytest.fixture
