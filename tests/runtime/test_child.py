@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from chainsched.runtime.child import Child, Habits, Interrupted
-from chainsched.runtime.permits import Licence, Permits
+from chainsched.runtime.permits import Licence
 from chainsched.runtime.wire import Channel, pack_claim
 from tests.runtime.claims import claim
 
@@ -29,13 +29,6 @@ def test_an_alarm_that_strikes_while_progress_is_sent_holds_no_interruption_up()
         child.report(1, {"done": 1})
     with pytest.raises(Interrupted):
         child._on_sigterm(signal.SIGTERM, None)
-
-
-@pytest.fixture
-def permits():
-    made = Permits()
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -4,14 +4,7 @@ import threading
 
 import pytest
 
-from chainsched.runtime.permits import Licence, Permits
-
-
-@pytest.fixture
-def permits():
-    made = Permits()
-    yield made
-    made.close()
+from chainsched.runtime.permits import Licence
 
 
 @pytest.fixture
