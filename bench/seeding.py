@@ -20,10 +20,10 @@ from django.db import connection  # noqa: E402 - Django must be set up first
 from django.test.utils import CaptureQueriesContext, setup_databases, teardown_databases  # noqa: E402
 
 from chainsched import Every, ManifestItem  # noqa: E402
-from chainsched.flow.declare import Schedules  # noqa: E402
-from chainsched.flow.seed import seed  # noqa: E402
+from chainsched.db.clock import database_now  # noqa: E402
+from chainsched.flow.schedule.declare import Schedules  # noqa: E402
+from chainsched.flow.schedule.seed import seed  # noqa: E402
 from chainsched.models import Manifest, ManifestGroup, ManifestState  # noqa: E402
-from chainsched.models.clock import database_now  # noqa: E402
 from tests.testapp import workflows  # noqa: E402
 
 
@@ -47,7 +47,7 @@ def measure(action: Callable[[], object]) -> Measured:
 
 
 def _writes_rows(sql: str) -> bool:
-    return sql.startswith(("INSERT", "UPDATE")) and "chainsched_loop" not in sql
+    return sql.startswith(("INSERT", "UPDATE")) and "chainsched_namedlock" not in sql
 
 
 def declare(count: int) -> Schedules:

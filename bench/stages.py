@@ -30,16 +30,16 @@ from django.db import connection  # noqa: E402 - Django must be set up first
 from django.test.utils import setup_databases, teardown_databases  # noqa: E402
 
 from chainsched import Every, ManifestItem  # noqa: E402
+from chainsched.db.clock import database_now  # noqa: E402
 from chainsched.domain import outcomes  # noqa: E402
 from chainsched.domain.outcomes import Finished  # noqa: E402
-from chainsched.flow.declare import Schedules  # noqa: E402
-from chainsched.flow.dispatch import dispatch  # noqa: E402
-from chainsched.flow.evaluate import evaluate  # noqa: E402
-from chainsched.flow.execute import claim  # noqa: E402
-from chainsched.flow.record import record  # noqa: E402
-from chainsched.flow.seed import seed  # noqa: E402
+from chainsched.flow.run.dispatch import dispatch  # noqa: E402
+from chainsched.flow.run.evaluate import evaluate  # noqa: E402
+from chainsched.flow.run.execute import claim  # noqa: E402
+from chainsched.flow.run.record import record  # noqa: E402
+from chainsched.flow.schedule.declare import Schedules  # noqa: E402
+from chainsched.flow.schedule.seed import seed  # noqa: E402
 from chainsched.models import Metadata, Process  # noqa: E402
-from chainsched.models.clock import database_now  # noqa: E402
 from tests.testapp import workflows  # noqa: E402
 
 STAGES = ("evaluate", "dispatch", "claim", "record")

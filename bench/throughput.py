@@ -41,9 +41,9 @@ from django.test.utils import setup_databases, teardown_databases  # noqa: E402
 from bench import tasks, workflows  # noqa: E402
 from bench.processes import cpu_of, postmaster, running  # noqa: E402
 from chainsched import Every, ManifestItem  # noqa: E402
-from chainsched.flow.declare import Schedules  # noqa: E402
-from chainsched.flow.seed import seed  # noqa: E402
-from chainsched.models.clock import database_now  # noqa: E402
+from chainsched.db.clock import database_now  # noqa: E402
+from chainsched.flow.schedule.declare import Schedules  # noqa: E402
+from chainsched.flow.schedule.seed import seed  # noqa: E402
 
 CHAINSCHED = (("run_scheduler", "--processes", "0"), ("run_worker", "--processes", "2"))
 PROCRASTINATE = (("procrastinate", "worker", "--queues", "bench", "--concurrency", "30"),)

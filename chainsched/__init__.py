@@ -5,11 +5,11 @@ Importable before Django's app registry is ready; models are reached through ``c
 
 from chainsched.domain.declarations import ManifestItem
 from chainsched.domain.exclusions import Exclude
-from chainsched.domain.run import RunContext
+from chainsched.domain.run_context import RunContext
 from chainsched.domain.schedules import Cron, Every, Once
 from chainsched.domain.states import MisfirePolicy, RunCondition
 from chainsched.exceptions import ChainschedError, GiveUp
-from chainsched.flow.declare import schedules
+from chainsched.flow.schedule.declare import schedules
 from chainsched.registry import workflow
 from chainsched.secret import Secret
 

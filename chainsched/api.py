@@ -16,36 +16,36 @@ from uuid import UUID
 from django.db.models import QuerySet
 
 from chainsched.conf import get_config
-from chainsched.domain.answers import Ancestry, Answer, Cancelled, Explanation, Health, Resolved
+from chainsched.db.chunks import chunks
+from chainsched.db.clock import database_now
 from chainsched.domain.declarations import MAX_PRIORITY, Declaration, DependentOptions, Items, Options
 from chainsched.domain.inputs import OWN_INPUT, readable
+from chainsched.domain.results import Ancestry, Answer, Cancelled, Explanation, Health, Resolved
 from chainsched.domain.schedules import Once, Schedule
-from chainsched.domain.states import ScheduleType
 from chainsched.exceptions import InvalidInput, UnknownExecution, UnknownManifest
-from chainsched.flow import enable as switch
-from chainsched.flow.activate import activate_by_hand
-from chainsched.flow.adopt import adopt
-from chainsched.flow.bring_forward import bring_forward as put_first
-from chainsched.flow.cancel import cancel as cancel_work
-from chainsched.flow.cancel import cancel_execution as stop_execution
-from chainsched.flow.cancel import cancel_row as unqueue
-from chainsched.flow.cancel_tree import cancel_tree
-from chainsched.flow.examine import examine
-from chainsched.flow.explain import explain as explain_manifest
-from chainsched.flow.explain import explain_row as explain_waiting
-from chainsched.flow.limit import limit
-from chainsched.flow.plan import Origin, chunks
-from chainsched.flow.remove import remove as remove_manifests
-from chainsched.flow.resolve import Decision, acknowledge, retry
-from chainsched.flow.seed import retire, upsert
-from chainsched.flow.trace import trace
-from chainsched.flow.transact import transact
-from chainsched.flow.trigger import Wish
-from chainsched.flow.trigger import trigger as trigger_manifests
-from chainsched.flow.unfold import Batch, declaration
+from chainsched.flow.inspect.causes import find_causes
+from chainsched.flow.inspect.explain import explain as explain_manifest
+from chainsched.flow.inspect.explain import explain_row as explain_waiting
+from chainsched.flow.inspect.health import check_health
+from chainsched.flow.operate import enable as switch
+from chainsched.flow.operate.cancel import cancel as cancel_work
+from chainsched.flow.operate.cancel import cancel_execution as stop_execution
+from chainsched.flow.operate.cancel import cancel_row as unqueue
+from chainsched.flow.operate.cancel_tree import cancel_tree
+from chainsched.flow.operate.group_limits import set_group_limits
+from chainsched.flow.operate.prioritize import prioritize
+from chainsched.flow.operate.remove import remove_all
+from chainsched.flow.operate.resolve import Decision, acknowledge, retry
+from chainsched.flow.operate.trigger import TriggerRequest
+from chainsched.flow.operate.trigger import trigger as trigger_manifests
+from chainsched.flow.operate.trigger import trigger_group as trigger_members
+from chainsched.flow.run.activate import activate_by_hand
+from chainsched.flow.schedule.batches import Batch, declaration
+from chainsched.flow.schedule.one_time_child import add_one_time_child
+from chainsched.flow.schedule.plan import Origin
+from chainsched.flow.schedule.seed import retire, upsert
 from chainsched.models import DeadLetter, Manifest, ManifestGroup, Metadata, WorkQueue
-from chainsched.models.clock import database_now
-from chainsched.models.doors import ON_REQUEST
+from chainsched.models.model_methods import ON_REQUEST
 from chainsched.registry import WorkflowRef, registry
 from chainsched.servers import get_server
 
@@ -103,7 +103,7 @@ def schedule_child(
 ) -> Manifest:
     """Create a manifest that runs once, for the first later outcome of its parent that matches, and is then done."""
     found = declaration(workflow, external_id, input, schedule=None, depends_on=parent, options=options)
-    adopt(found, origin=_origin(), now=database_now())
+    add_one_time_child(found, origin=_origin(), now=database_now())
     return find(external_id)
 
 
@@ -132,9 +132,9 @@ def trigger(manifest: Manifest, *, delay: timedelta | float | None = None, input
 
     Runs a disabled manifest too, but not one in a disabled group: there the wish waits.
     """
-    wish = Wish(input=_checked_input(manifest, input), delay=_checked_delay(delay))
+    request = TriggerRequest(input=_checked_input(manifest, input), delay=_checked_delay(delay))
     _check_exists(manifest)
-    answers = trigger_manifests([manifest.id], wish=wish, now=database_now())
+    answers = trigger_manifests([manifest.id], request=request, now=database_now())
     if manifest.id not in answers:
         # It was removed between the look and the lock.
         raise UnknownManifest(manifest.external_id)
@@ -152,16 +152,7 @@ def activate(manifest: Manifest, input: Any = None) -> Answer:
 
 def trigger_group(group: ManifestGroup) -> Counter[Answer]:
     """Run all enabled members of a group that depend on nothing; says how many got which answer."""
-    members = Manifest.objects.enabled().filter(group=group, retired_at__isnull=True).order_by("id")
-    ids = [
-        id_
-        for id_, schedule_type in members.values_list("id", "schedule_type")
-        if not ScheduleType(schedule_type).has_parent
-    ]
-    answers: Counter[Answer] = Counter()
-    with transact():
-        for part in chunks(ids):
-            answers.update(trigger_manifests(part, wish=Wish(), now=database_now()).values())
+    answers = trigger_members(group.pk, now=database_now())
     logger.info("Group %s was triggered: %s.", group.name, dict(answers))
     return answers
 
@@ -175,7 +166,7 @@ def explain(manifest: Manifest) -> Explanation:
 
 def health() -> Health:
     """Whether loops turn and processes live, by the database's clock."""
-    return examine(now=database_now())
+    return check_health(now=database_now())
 
 
 def enable(manifest: Manifest) -> bool:
@@ -206,7 +197,7 @@ def set_limits(group: ManifestGroup, *, max_active_jobs: int | None, priority: i
         raise InvalidInput(f"A limit of {max_active_jobs} lets nothing run; give 1 or more, or disable the group.")
     if not 0 <= priority <= MAX_PRIORITY:
         raise InvalidInput(f"A priority of {priority} does not exist; give 0 to {MAX_PRIORITY}.")
-    changed = limit(group.pk, max_active_jobs=max_active_jobs, priority=priority)
+    changed = set_group_limits(group.pk, max_active_jobs=max_active_jobs, priority=priority)
     return _log(changed, "The limits of group %s were changed.", group)
 
 
@@ -247,7 +238,7 @@ def cancel_execution(execution: Metadata, *, tree: bool = False, reason: str = O
 
 def explain_execution(execution: Metadata) -> Ancestry:
     """What caused an execution, link by link, up to the root."""
-    return trace(execution.id)
+    return find_causes(execution.id)
 
 
 def run_again(execution: Metadata) -> Answer:
@@ -271,7 +262,7 @@ def cancel_row(row: WorkQueue, *, reason: str = ON_REQUEST) -> bool:
 
 def bring_forward(row: WorkQueue) -> bool:
     """Let a row of the queue go at once, before all others of its priority; False if it waits no longer."""
-    moved = put_first(row.id)
+    moved = prioritize(row.id)
     if moved:
         logger.info("Queue row %s was brought forward.", row.id)
     return moved
@@ -285,14 +276,7 @@ def explain_row(row: WorkQueue) -> Explanation:
 
 def remove(manifests: Iterable[int]) -> tuple[int, dict[str, int]]:
     """Remove manifests for good: what waits is cancelled, letters are closed, history stays."""
-    ids = sorted(set(manifests))
-    removed, kinds = 0, Counter[str]()
-    with transact():
-        for part in chunks(ids):
-            number, deleted = remove_manifests(part, now=database_now())
-            removed += number
-            kinds.update(deleted)
-    return removed, dict(kinds)
+    return remove_all(list(manifests), now=database_now())
 
 
 def retry_letters(letters: Iterable[DeadLetter], *, by: Any = None, note: str = "") -> Resolved:

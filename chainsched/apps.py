@@ -59,7 +59,7 @@ class ChainschedConfig(AppConfig):
 
 
 def _seed_after_migrate(**kwargs: Any) -> None:
-    from chainsched.runtime.startup import seed_after_migrate  # noqa: PLC0415 - needs the models to be loaded
+    from chainsched.runtime.process.startup import seed_after_migrate  # noqa: PLC0415 - needs the models to be loaded
 
     try:
         seed_after_migrate(using=kwargs["using"], plan=kwargs.get("plan", []))

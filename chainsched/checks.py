@@ -15,14 +15,14 @@ from django.db import connections
 
 from chainsched.apps import ChainschedConfig
 from chainsched.conf import get_config
+from chainsched.db import audit_guard
 from chainsched.domain import cron
 from chainsched.domain.declarations import Declaration
-from chainsched.domain.problems import find_problems
 from chainsched.domain.redaction import find_telling
 from chainsched.domain.states import ScheduleType
+from chainsched.domain.validation import find_problems
 from chainsched.exceptions import ConfigurationError
-from chainsched.flow.declare import schedules
-from chainsched.models import guard
+from chainsched.flow.schedule.declare import schedules
 from chainsched.registry import registry
 from chainsched.secret import FORMAT
 
@@ -89,14 +89,14 @@ def check_database(
     if alias not in (databases or ()):
         return []
     connection = connections[alias]
-    if connection.vendor not in VENDORS or guard.TABLE not in connection.introspection.table_names():
+    if connection.vendor not in VENDORS or audit_guard.TABLE not in connection.introspection.table_names():
         return []
-    if guard.is_present(connection):
+    if audit_guard.is_present(connection):
         return []
     return [
         # Not an error: that would stop the very migration that could bring it back.
         Warning(
-            f"The trigger {guard.TRIGGER} is missing: executions that have ended could be changed.",
+            f"The trigger {audit_guard.TRIGGER} is missing: executions that have ended could be changed.",
             hint="Run `manage.py chainsched fsck --check guard --repair`, which creates it.",
             id="chainsched.W003",
         )

@@ -177,7 +177,7 @@ class Config:
     reap_interval: float = _option(5, _seconds)
     reconcile_interval: float = _option(300, _seconds)
     cleanup_interval: float = _option(60, _seconds)
-    clerk_interval: float = _option(5, _seconds)
+    bulk_decisions_interval: float = _option(5, _seconds)
     listen: bool = _option(True, _boolean)
     max_active_jobs: int | None = _option(100, _at_least(1, or_none=True))
     dependent_priority_boost: int = _option(16, _within(0, 31))

@@ -16,7 +16,7 @@ from typing import Any, TypeVar, overload
 from django.apps import apps
 
 from chainsched.domain.inputs import InputType
-from chainsched.domain.run import RunContext
+from chainsched.domain.run_context import RunContext
 from chainsched.exceptions import InvalidWorkflow, UnknownWorkflow
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -17,16 +17,18 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Self
 
+from chainsched.db.clock import database_now, stop_clock
 from chainsched.domain.outcomes import Finished
-from chainsched.flow.declare import Schedules, schedules
-from chainsched.flow.dispatch import dispatch
-from chainsched.flow.execute import claim, execute
-from chainsched.flow.record import Recorded, record
-from chainsched.flow.seed import Seeded, seed
+from chainsched.flow.operate.cancel_tree import cancel_late
+from chainsched.flow.run.claim import claim
+from chainsched.flow.run.dispatch import dispatch
+from chainsched.flow.run.execute import execute
+from chainsched.flow.run.record import Recorded, record
+from chainsched.flow.schedule.declare import Schedules, schedules
+from chainsched.flow.schedule.seed import Seeded, seed
 from chainsched.models import ManifestState, Metadata, Process, WorkQueue
-from chainsched.models.clock import database_now, stop_clock
 from chainsched.registry import registry
-from chainsched.runtime import manifest_manager
+from chainsched.runtime.loops import manager
 
 MAX_ROUNDS = 10_000
 
@@ -67,12 +69,14 @@ class Workbench:
 
     def manage(self) -> int:
         """Turns of the manager until what is due is queued; returns how many."""
-        turn = manifest_manager.turn(self._now)
+        turn = manager.turn(self._now)
         return turn.did + (self.manage() if turn.has_more else 0)
 
     def dispatch(self) -> int:
         """One turn of the dispatcher: what has room is started; returns how many."""
-        return len(dispatch(workflows=registry.names(), now=self._now).execution_ids)
+        dispatched = dispatch(workflows=registry.names(), now=self._now)
+        cancel_late(dispatched.cancelled_trees, now=self._now)
+        return len(dispatched.execution_ids)
 
     def work(self) -> Recorded:
         """Run everything that was dispatched, and record it."""

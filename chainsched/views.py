@@ -11,7 +11,7 @@ from django.http import HttpRequest, JsonResponse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from chainsched.runtime.checkup import NO_ANSWER, check_up
+from chainsched.runtime.support.health_probe import NO_ANSWER, probe_health
 
 SEES_DETAILS = "chainsched.view_process"
 
@@ -31,7 +31,7 @@ def _outside_transactions(view: View) -> View:
 def health(request: HttpRequest) -> JsonResponse:
     """The health of schedulers and workers. Names and details only for users who may see processes."""
     try:
-        found = check_up()
+        found = probe_health()
     except NO_ANSWER:
         # Nor can the user be asked for then.
         return _answer(is_healthy=False)

@@ -29,7 +29,7 @@ from chaos.workload import MIX
 from tests.postgres import VARIABLE, on_signals
 
 if TYPE_CHECKING:
-    from chaos.run import Order, Result
+    from chaos.run import QueueRequest, Result
 
 N = TypeVar("N", int, float)
 
@@ -139,8 +139,8 @@ def _run(options: argparse.Namespace, folder: Path) -> Result:
         return run(_order(options), postgres=postgres, folder=folder, prepare=prepare)
 
 
-def _order(options: argparse.Namespace) -> Order:
-    from chaos.run import Order  # noqa: PLC0415 - needs the models to be loaded
+def _order(options: argparse.Namespace) -> QueueRequest:
+    from chaos.run import QueueRequest  # noqa: PLC0415 - needs the models to be loaded
     from chaos.workflows import POISONS  # noqa: PLC0415
 
     def number(stated: int | None, default: int) -> int:
@@ -154,7 +154,7 @@ def _order(options: argparse.Namespace) -> Order:
         pauses=number(options.pauses, restarts),
         terminations=number(options.terminations, restarts),
     )
-    return Order(
+    return QueueRequest(
         jobs=options.jobs,
         seed=options.seed,
         seconds=options.minutes * 60,

@@ -12,10 +12,10 @@ from pathlib import Path
 DEAD = "ZXx"
 
 
-Children = Mapping[int, Sequence[int]]
+ProcessRunner = Mapping[int, Sequence[int]]
 
 
-def family(pid: int, *, children: Children | None = None) -> list[int]:
+def family(pid: int, *, children: ProcessRunner | None = None) -> list[int]:
     """The living descendants of a process, parents before their children."""
     children = read_children() if children is None else children
     found: list[int] = []
@@ -30,7 +30,7 @@ def family(pid: int, *, children: Children | None = None) -> list[int]:
 def workers_below(pid: int) -> list[int]:
     """The living children of a supervisor's nursery: where jobs run."""
     children = read_children()
-    return [child for nursery in children.get(pid, ()) for child in children.get(nursery, ())]
+    return [child for fork_server in children.get(pid, ()) for child in children.get(fork_server, ())]
 
 
 def carrying(variable: str, value: str) -> list[int]:
@@ -54,7 +54,7 @@ def send(number: signal.Signals, pids: Iterable[int]) -> None:
             os.kill(pid, number)
 
 
-def read_children() -> Children:
+def read_children() -> ProcessRunner:
     """The living children of every process that has some."""
     children: dict[int, list[int]] = defaultdict(list)
     for entry in Path("/proc").iterdir():

@@ -13,8 +13,8 @@ from datetime import datetime
 from django.db import connection
 from django.db.models import Exists, OuterRef, Q
 
+from chainsched.db.clock import database_now
 from chainsched.models import DeadLetter, Manifest, ManifestState, Metadata, Process, WorkQueue
-from chainsched.models.clock import database_now
 from chaos.apps import WITHOUT
 from chaos.evidence import Execution, Letter, Queued
 from chaos.fleet import ROOT, SCHEDULER, WORKER, Member

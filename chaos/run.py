@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 from django.core.management import call_command
 from django.db import InterfaceError, OperationalError, close_old_connections, connection
 
-from chainsched.flow.seed import seed
-from chainsched.models.clock import database_now
+from chainsched.db.clock import database_now
+from chainsched.flow.schedule.seed import seed
 from chaos import checker, faults, figures, rows, witness, workload
 from chaos.checker import Verdict
 from chaos.evidence import Evidence
@@ -40,7 +40,7 @@ WORK_SHARE = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class QueueRequest:
     """What a run is to be."""
 
     jobs: int
@@ -66,7 +66,7 @@ class Result:
         return not any(verdict.violations for verdict in self.verdicts)
 
 
-def run(order: Order, *, postgres: Postgres, folder: Path, prepare: Callable[[], None] = lambda: None) -> Result:
+def run(order: QueueRequest, *, postgres: Postgres, folder: Path, prepare: Callable[[], None] = lambda: None) -> Result:
     """Seed the workload, let the processes work under faults, wait until it is quiet, and judge.
 
     ``prepare`` is called between the migrations and the start.
@@ -98,7 +98,7 @@ def run(order: Order, *, postgres: Postgres, folder: Path, prepare: Callable[[],
     return Result(counts, checker.judge(evidence))
 
 
-def _seed(order: Order, rng: random.Random) -> Workload:
+def _seed(order: QueueRequest, rng: random.Random) -> Workload:
     now = database_now()
     work = workload.build(
         order.jobs,
@@ -112,7 +112,7 @@ def _seed(order: Order, rng: random.Random) -> Workload:
     return work
 
 
-def _draw(order: Order, rng: random.Random) -> list[Fault]:
+def _draw(order: QueueRequest, rng: random.Random) -> list[Fault]:
     return faults.draw(
         order.amounts,
         seconds=order.seconds,

@@ -15,44 +15,47 @@ from typing import Any
 from django.db import connection, connections
 from django.db.models import F, Value
 
+from chainsched.db import audit_guard, bulk
+from chainsched.db.clock import database_now
 from chainsched.domain import outcomes
-from chainsched.flow import activate, arm, dispatch, enqueue, evaluate, reap, record
-from chainsched.flow.closing import closed_row
-from chainsched.models import Loop, Manifest, Metadata, WorkQueue, bulk, facts, guard
-from chainsched.models.claims import Taken
-from chainsched.models.clock import database_now
-from chainsched.models.loop import LoopQuerySet
+from chainsched.flow.maintain import reap
+from chainsched.flow.run import activate, alarm, dispatch, enqueue, evaluate, record
+from chainsched.flow.run.end_rows import closed_row
+from chainsched.models import Manifest, Metadata, NamedLock, WorkQueue, manifest_facts
 from chainsched.models.manifest_state import ManifestStateQuerySet
 from chainsched.models.metadata import Attempt, MetadataQuerySet
-from chainsched.runtime import children, nursery, poller
-from chainsched.runtime.child import Child
-from chainsched.runtime.children import Children
-from chainsched.runtime.lease import Lease
-from chainsched.runtime.nursery import _Nurse
-from chainsched.runtime.poller import Poller
-from chainsched.runtime.watch import Watch
-from chainsched.runtime.wire import CHUNK, Decoder
+from chainsched.models.metadata_claims import ClaimedRow
+from chainsched.models.named_lock import NamedLockQuerySet
+from chainsched.runtime.loops import poller
+from chainsched.runtime.loops.poller import Poller
+from chainsched.runtime.process.lease import Lease
+from chainsched.runtime.workers import fork_server, process_runner
+from chainsched.runtime.workers.child_main import ChildProcess
+from chainsched.runtime.workers.fork_server import _ForkServerProcess
+from chainsched.runtime.workers.process_runner import ProcessRunner
+from chainsched.runtime.workers.protocol import CHUNK, Decoder
+from chainsched.runtime.workers.timeouts import Timeouts
 
 MOMENT = 0.3
 HOUR = 3600
 
 
 def dispatch_without_lock() -> None:
-    def look(self: LoopQuerySet, name: str, **_: Any) -> Loop:
+    def look(self: NamedLockQuerySet, name: str, **_: Any) -> NamedLock:
         return self.get_or_create(name=name)[0]
 
-    _patch(LoopQuerySet, "hold", look)
+    _patch(NamedLockQuerySet, "hold", look)
     _patch(dispatch, "_create", _slowed(dispatch._create))
 
 
 def claim_without_lock() -> None:
-    def claim(self: MetadataQuerySet, *, process: Any, workflows: Any, limit: int, **_: Any) -> list[Taken]:
+    def claim(self: MetadataQuerySet, *, process: Any, workflows: Any, limit: int, **_: Any) -> list[ClaimedRow]:
         ids = list(self.pending().filter(workflow__in=workflows).in_claim_order().values_list("id", flat=True)[:limit])
         time.sleep(MOMENT)
         now = database_now()
         rows = self.active().filter(id__in=ids)
         rows.update(state="in_progress", process=process, claimed_at=now, started_at=now, claims=F("claims") + 1)
-        return [Taken(*row) for row in rows.values_list(*Taken._fields)]
+        return [ClaimedRow(*row) for row in rows.values_list(*ClaimedRow._fields)]
 
     _patch(MetadataQuerySet, "claim", claim)
 
@@ -87,7 +90,7 @@ def _believe_in_the_lease() -> None:
 
 def drop_trigger() -> None:
     with connection.schema_editor() as editor:
-        guard.remove(editor)
+        audit_guard.remove(editor)
 
 
 def reap_the_living() -> None:
@@ -102,19 +105,19 @@ def forget_dependents() -> None:
 
 
 def cover_nothing() -> None:
-    spend = arm.spend
+    clear = alarm.clear
 
-    def spend_alarm_only(manifest_ids: Any, *, now: Any, is_covering: bool) -> None:
-        spend(manifest_ids, now=now, is_covering=False)
+    def clear_alarm_only(manifest_ids: Any, *, now: Any, is_covering: bool) -> None:
+        clear(manifest_ids, now=now, is_covering=False)
 
-    _patch(arm, "spend", spend_alarm_only)
+    _patch(alarm, "clear", clear_alarm_only)
 
 
 def wait_for_nobody() -> None:
     def never(**_: Any) -> Value:
         return Value(False)
 
-    _patch(facts, "is_waiting_for_siblings", never)
+    _patch(manifest_facts, "is_waiting_for_siblings", never)
     _patch(enqueue, "is_waiting_for_siblings", never)
 
 
@@ -125,7 +128,7 @@ def record_without_lock() -> None:
         return list(self.filter(manifest__in=own.union(*family)).values_list("manifest_id", flat=True))
 
     _patch(ManifestStateQuerySet, "lock_family", look)
-    _patch(record, "arm", _lingering(arm.arm))
+    _patch(record, "arm", _lingering(alarm.arm))
     # One at a time, so that siblings run in different workers.
     claim = MetadataQuerySet.claim
     _patch(MetadataQuerySet, "claim", lambda self, **options: claim(self, **{**options, "limit": 1}))
@@ -159,30 +162,30 @@ def drop_uniqueness() -> None:
 
 
 def leave_children_behind() -> None:
-    def listen(self: Child) -> None:
+    def listen(self: ChildProcess) -> None:
         decoder = Decoder()
         while data := self._end.recv(CHUNK):
             for message in decoder.feed(data):
                 self._hear(message)
 
-    send = Child._send
+    send = ChildProcess._send
 
-    def send_to_whoever_hears(self: Child, message: Any) -> None:
+    def send_to_whoever_hears(self: ChildProcess, message: Any) -> None:
         with contextlib.suppress(OSError):
             send(self, message)
 
-    _patch(_Nurse, "_end_all", _nothing)
-    _patch(nursery, "_prctl", _nothing)
-    _patch(Child, "_listen", listen)
-    _patch(Child, "_send", send_to_whoever_hears)
+    _patch(_ForkServerProcess, "_end_all", _nothing)
+    _patch(fork_server, "_prctl", _nothing)
+    _patch(ChildProcess, "_listen", listen)
+    _patch(ChildProcess, "_send", send_to_whoever_hears)
 
 
 def wait_for_ever() -> None:
-    _patch(Watch, "_watch_job", _nothing)
+    _patch(Timeouts, "_watch_job", _nothing)
 
 
 def take_death_for_success() -> None:
-    _patch(children, "death_of", lambda *_: outcomes.completed(None))
+    _patch(process_runner, "death_of", lambda *_: outcomes.completed(None))
 
 
 def end_on_trouble() -> None:
@@ -203,7 +206,7 @@ def hang_on_trouble() -> None:
 def count_what_never_began() -> None:
     _patch(reap, "_never_began", lambda _: False)
     # A kill finds something that was claimed a moment ago.
-    _patch(Children, "start", _slowed(Children.start))
+    _patch(ProcessRunner, "start", _slowed(ProcessRunner.start))
 
 
 def forget_activations() -> None:

@@ -10,7 +10,7 @@ from itertools import count, cycle
 
 from chainsched import Once
 from chainsched.domain.declarations import Options
-from chainsched.flow.declare import Schedules
+from chainsched.flow.schedule.declare import Schedules
 from chaos import workflows
 from chaos.workflows import Nap, Overstay, Poison, Stumble, Wake
 

@@ -9,11 +9,11 @@ import pytest
 from django.db import connection
 from hypothesis import HealthCheck, settings
 
-from chainsched.models import locks
-from chainsched.runtime import listener
-from chainsched.runtime.checkup import Looks, looks
-from chainsched.runtime.outage import Outage, outage
-from chainsched.runtime.skew import Skew, skew
+from chainsched.db import locks
+from chainsched.runtime.process import listener
+from chainsched.runtime.support.clock_skew import ClockSkew, skew
+from chainsched.runtime.support.db_outage import DatabaseOutage, outage
+from chainsched.runtime.support.health_probe import SharedProbe, shared_probe
 
 POSTGRES_ONLY = "needs PostgreSQL"
 # For what only a stopped machine would keep waiting.
@@ -49,7 +49,7 @@ def django_db_setup(django_db_setup: None) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def as_after_the_start_of_a_process() -> None:
     """Let no test know of the outage in which an earlier one ended, nor share its look at the health."""
-    for lasting, new in ((outage, Outage()), (looks, Looks()), (skew, Skew())):
+    for lasting, new in ((outage, DatabaseOutage()), (shared_probe, SharedProbe()), (skew, ClockSkew())):
         vars(lasting).update(vars(new))
 
 

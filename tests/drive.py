@@ -3,7 +3,7 @@
 from datetime import datetime
 
 from chainsched.domain.states import ExecutionState
-from chainsched.flow.declare import Schedules
+from chainsched.flow.schedule.declare import Schedules
 from chainsched.models import Manifest, Metadata
 from chainsched.testing import Workbench
 from tests.factories import NOW

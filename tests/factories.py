@@ -7,8 +7,9 @@ from typing import Any
 
 from django.db import connection
 
+from chainsched.db import bulk
 from chainsched.domain.states import ExecutionState, QueueStatus, RunCondition, ScheduleType, Source
-from chainsched.models import DeadLetter, Manifest, ManifestGroup, ManifestState, Metadata, Process, WorkQueue, bulk
+from chainsched.models import DeadLetter, Manifest, ManifestGroup, ManifestState, Metadata, Process, WorkQueue
 
 NOW = datetime(2026, 3, 2, 10, 0, tzinfo=UTC)
 

@@ -8,17 +8,11 @@ from asgiref.sync import async_to_sync, sync_to_async
 from django.db import transaction
 
 from chainsched import Cron, Every, ManifestItem, RunCondition
-from chainsched.domain.answers import Answer, Cancelled
+from chainsched.domain.results import Answer, Cancelled
 from chainsched.domain.states import ExecutionState, QueueStatus, ScheduleType, Source
-from chainsched.exceptions import (
-    CycleError,
-    DeclarationError,
-    InvalidInput,
-    LimitExceeded,
-    UnknownManifest,
-)
-from chainsched.flow.declare import Schedules
-from chainsched.flow.seed import seed
+from chainsched.exceptions import CycleError, DeclarationError, InvalidInput, LimitExceeded, UnknownManifest
+from chainsched.flow.schedule.declare import Schedules
+from chainsched.flow.schedule.seed import seed
 from chainsched.models import Manifest, ManifestGroup, ManifestState, Metadata, WorkQueue
 from tests.drive import executions_of, manifest, new_bench
 from tests.factories import NOW, make_dependent, make_execution, make_group, make_letter, make_manifest, make_queue_row

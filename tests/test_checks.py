@@ -15,8 +15,8 @@ from django.test import override_settings
 
 from chainsched import Cron, Every, ManifestItem, checks
 from chainsched.apps import ChainschedConfig
-from chainsched.flow.declare import Schedules
-from chainsched.models import guard
+from chainsched.db import audit_guard
+from chainsched.flow.schedule.declare import Schedules
 from tests.testapp.workflows import Slice, copy, ping
 
 # Django's own checks of JSON columns ask SQLite what it can.
@@ -190,26 +190,26 @@ def test_read_committed_may_be_stated(options, declared, app):
 @pytest.mark.django_db
 def test_a_missing_guard_is_an_error(declared, app):
     with connection.cursor() as cursor:
-        on_table = f" ON {guard.TABLE}" if connection.vendor == "postgresql" else ""
-        cursor.execute(f"DROP TRIGGER {guard.TRIGGER}{on_table}")
+        on_table = f" ON {audit_guard.TABLE}" if connection.vendor == "postgresql" else ""
+        cursor.execute(f"DROP TRIGGER {audit_guard.TRIGGER}{on_table}")
     (found,) = ours(databases=["default"])
     assert found.id == "chainsched.W003"
-    assert guard.TRIGGER in found.msg
+    assert audit_guard.TRIGGER in found.msg
 
 
 @needs_postgres
 @pytest.mark.django_db
 def test_a_guard_that_was_switched_off_is_missing(declared, app):
     with connection.cursor() as cursor:
-        cursor.execute(f"ALTER TABLE {guard.TABLE} DISABLE TRIGGER {guard.TRIGGER}")
+        cursor.execute(f"ALTER TABLE {audit_guard.TABLE} DISABLE TRIGGER {audit_guard.TRIGGER}")
     assert ids(ours(databases=["default"])) == ["W003"]
 
 
 @pytest.mark.django_db
 def test_the_guard_is_looked_for_only_when_databases_are_checked(declared, app):
     with connection.cursor() as cursor:
-        on_table = f" ON {guard.TABLE}" if connection.vendor == "postgresql" else ""
-        cursor.execute(f"DROP TRIGGER {guard.TRIGGER}{on_table}")
+        on_table = f" ON {audit_guard.TABLE}" if connection.vendor == "postgresql" else ""
+        cursor.execute(f"DROP TRIGGER {audit_guard.TRIGGER}{on_table}")
     assert ours() == []
 
 

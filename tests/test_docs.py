@@ -14,12 +14,12 @@ from django.db.models import Model
 from django.dispatch import Signal
 
 import chainsched
-from chainsched import checks, conf, exceptions, scope, signals
-from chainsched.domain.answers import Answer
+from chainsched import checks, conf, correlation, exceptions, signals
 from chainsched.domain.due import Reason
-from chainsched.flow.verify import CHECKS
+from chainsched.domain.results import Answer
+from chainsched.flow.maintain.fsck import CHECKS
 from chainsched.management.commands.chainsched import VERBS
-from chainsched.models import doors
+from chainsched.models import model_methods
 from chainsched.testing import Workbench
 from tests.admin.test_matrix import addresses
 from tests.browser.pages import PAGES, picture_of
@@ -37,12 +37,12 @@ DOORS = sorted(
     {
         name
         for door in (
-            doors.ManifestScheduling,
-            doors.ManifestActions,
-            doors.ExecutionActions,
-            doors.GroupActions,
-            doors.DeadLetterActions,
-            doors.QueueActions,
+            model_methods.ManifestScheduling,
+            model_methods.ManifestActions,
+            model_methods.ExecutionActions,
+            model_methods.GroupActions,
+            model_methods.DeadLetterActions,
+            model_methods.QueueActions,
         )
         for name in vars(door)
         if not name.startswith("_")
@@ -50,8 +50,8 @@ DOORS = sorted(
 )
 SCOPE = [
     name
-    for name, value in vars(scope).items()
-    if getattr(value, "__module__", None) == scope.__name__ and not name.startswith("_")
+    for name, value in vars(correlation).items()
+    if getattr(value, "__module__", None) == correlation.__name__ and not name.startswith("_")
 ]
 SIGNALS = [name for name, value in vars(signals).items() if isinstance(value, Signal)]
 
@@ -130,7 +130,7 @@ def test_the_reference_names_the_call_on_a_model(name: str) -> None:
 
 @pytest.mark.parametrize("name", SCOPE)
 def test_the_reference_names_what_is_public_in_scope(name: str) -> None:
-    assert re.search(rf"^\| `{name}[(`]", section("reference/api", "Names in chainsched.scope"), re.MULTILINE)
+    assert re.search(rf"^\| `{name}[(`]", section("reference/api", "Names in chainsched.correlation"), re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", SIGNALS)

@@ -12,10 +12,10 @@ from django.db import OperationalError, connection
 from django.test import RequestFactory
 
 from chainsched import api, views
-from chainsched.flow import examine as examining
-from chainsched.flow.examine import examine
-from chainsched.models.clock import database_now
-from chainsched.models.sessions import Access
+from chainsched.db.clock import database_now
+from chainsched.db.sessions import Access
+from chainsched.flow.inspect import health as examining
+from chainsched.flow.inspect.health import check_health
 from tests.factories import NOW, make_process
 
 pytestmark = pytest.mark.django_db
@@ -28,12 +28,12 @@ def scheduler(**columns):
 
 
 def problems(now=NOW):
-    return examine(now=now).problems
+    return check_health(now=now).problems
 
 
 def test_all_is_well_when_loops_turn_and_somebody_can_work():
     scheduler()
-    assert examine(now=NOW).is_healthy
+    assert check_health(now=NOW).is_healthy
 
 
 def test_nobody_alive_is_a_problem_for_each_loop_and_for_jobs():
@@ -89,7 +89,7 @@ def test_it_is_a_problem_before_anybody_has_failed_for_it():
     scheduler()
     with connection.cursor() as cursor:
         cursor.execute("SET LOCAL default_transaction_read_only = on")
-    assert not examine(now=NOW).is_healthy
+    assert not check_health(now=NOW).is_healthy
 
 
 def test_a_standby_is_named_as_what_it_is(monkeypatch):
@@ -190,5 +190,5 @@ def test_a_transaction_that_stays_open_is_named():
         parameters.pop(own, None)
     with psycopg.connect(**{**parameters, "application_name": "report"}) as other:
         other.execute("SELECT 1")
-        (note,) = examine(now=database_now() + timedelta(minutes=10)).notes
+        (note,) = check_health(now=database_now() + timedelta(minutes=10)).notes
     assert "report" in note

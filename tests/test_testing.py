@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from chainsched import Cron, Every
-from chainsched.flow.declare import Schedules, schedules
+from chainsched.db.clock import database_now
+from chainsched.flow.schedule.declare import Schedules, schedules
 from chainsched.models import Manifest, Process
-from chainsched.models.clock import database_now
 from chainsched.testing import Workbench
 from tests.testapp import workflows
 

@@ -8,14 +8,14 @@ from django.apps import apps
 from django.db import connection, models, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from chainsched.db.audit_guard import RETENTION_DOOR
 from chainsched.domain import outcomes
 from chainsched.domain.outcomes import Finished
 from chainsched.domain.states import ExecutionState, QueueStatus
-from chainsched.flow.reap import reap
-from chainsched.flow.record import record
-from chainsched.flow.verify import reconcile
+from chainsched.flow.maintain.fsck import reconcile
+from chainsched.flow.maintain.reap import reap
+from chainsched.flow.run.record import record
 from chainsched.models import DeadLetter, Manifest, ManifestGroup, ManifestState, Metadata, Process, WorkQueue
-from chainsched.models.guard import RETENTION_DOOR
 from chainsched.testing import Workbench
 
 Dump = dict[str, list[tuple[Any, ...]]]
@@ -141,7 +141,7 @@ def _state(state: ManifestState, runs: dict[int, str], names: dict[int, str]) ->
         **{number: runs[getattr(state, f"{number}_execution")] for number in NUMBERS},
         "alarm": state.next_run_at,
         "wish": (state.trigger_at, state.trigger_input),
-        "owed_to": names.get(state.owed_to or 0),
+        "outstanding_for": names.get(state.outstanding_for or 0),
         "is_failing": state.consecutive_failures > 0,
         "has_succeeded": state.last_successful_run is not None,
         "has_finished": state.last_finished_run is not None,

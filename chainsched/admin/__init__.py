@@ -5,44 +5,44 @@ The bodies are mixins. A theme combines them with a ModelAdmin of its own, as be
 
 from django.contrib import admin
 
-from chainsched.admin.bases import ModelAdmin
-from chainsched.admin.errands import ErrandLetterPage, ErrandPage
-from chainsched.admin.executions import MetadataPage
-from chainsched.admin.groups import ManifestGroupPage
-from chainsched.admin.letters import DeadLetterPage
-from chainsched.admin.manifests import ManifestPage
-from chainsched.admin.processes import CancelledTreePage, LoopPage, ProcessPage
-from chainsched.admin.queue import WorkQueuePage
+from chainsched.admin.kit.mixin_base import ModelAdmin
+from chainsched.admin.pages.bulk_decisions import BulkDecisionItemPage, BulkDecisionPage
+from chainsched.admin.pages.dead_letters import DeadLetterPage
+from chainsched.admin.pages.executions import MetadataPage
+from chainsched.admin.pages.groups import ManifestGroupPage
+from chainsched.admin.pages.manifests import ManifestPage
+from chainsched.admin.pages.processes import CancelledTreePage, NamedLockPage, ProcessPage
+from chainsched.admin.pages.queue import WorkQueuePage
 from chainsched.models import (
+    BulkDecision,
+    BulkDecisionItem,
     CancelledTree,
     DeadLetter,
-    Errand,
-    ErrandLetter,
-    Loop,
     Manifest,
     ManifestGroup,
     Metadata,
+    NamedLock,
     Process,
     WorkQueue,
 )
 
 __all__ = [
+    "BulkDecisionAdmin",
+    "BulkDecisionItemAdmin",
+    "BulkDecisionItemPage",
+    "BulkDecisionPage",
     "CancelledTreeAdmin",
     "CancelledTreePage",
     "DeadLetterAdmin",
     "DeadLetterPage",
-    "ErrandAdmin",
-    "ErrandLetterAdmin",
-    "ErrandLetterPage",
-    "ErrandPage",
-    "LoopAdmin",
-    "LoopPage",
     "ManifestAdmin",
     "ManifestGroupAdmin",
     "ManifestGroupPage",
     "ManifestPage",
     "MetadataAdmin",
     "MetadataPage",
+    "NamedLockAdmin",
+    "NamedLockPage",
     "ProcessAdmin",
     "ProcessPage",
     "WorkQueueAdmin",
@@ -75,14 +75,14 @@ class DeadLetterAdmin(DeadLetterPage, ModelAdmin):
     """Dead letters in Django's own admin."""
 
 
-@admin.register(Errand)
-class ErrandAdmin(ErrandPage, ModelAdmin):
-    """Errands in Django's own admin."""
+@admin.register(BulkDecision)
+class BulkDecisionAdmin(BulkDecisionPage, ModelAdmin):
+    """BulkDecisions in Django's own admin."""
 
 
-@admin.register(ErrandLetter)
-class ErrandLetterAdmin(ErrandLetterPage, ModelAdmin):
-    """The letters of errands in Django's own admin."""
+@admin.register(BulkDecisionItem)
+class BulkDecisionItemAdmin(BulkDecisionItemPage, ModelAdmin):
+    """The letters of bulk decisions in Django's own admin."""
 
 
 @admin.register(Process)
@@ -90,8 +90,8 @@ class ProcessAdmin(ProcessPage, ModelAdmin):
     """Processes in Django's own admin."""
 
 
-@admin.register(Loop)
-class LoopAdmin(LoopPage, ModelAdmin):
+@admin.register(NamedLock)
+class NamedLockAdmin(NamedLockPage, ModelAdmin):
     """Loops in Django's own admin."""
 
 

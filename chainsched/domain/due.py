@@ -156,12 +156,12 @@ def decide(facts: Facts, *, now: datetime) -> Decision:
     if facts.open_item is not None:
         return Decision(_OPEN_REASONS[facts.open_item])
     if facts.trigger_at is not None and facts.trigger_at <= now:
-        return _decide_wish(facts, facts.trigger_at)
+        return _decide_trigger(facts, facts.trigger_at)
     decision = _decide_by_itself(facts, now)
     if decision.is_yes:
         return decision
     own = decision.look_again_at
-    return replace(decision, look_again_at=_earliest(own, _wish(facts)), occurrence_at=own)
+    return replace(decision, look_again_at=_earliest(own, _trigger_time(facts)), occurrence_at=own)
 
 
 def alarm(facts: Facts, *, now: datetime, is_fresh: bool = False) -> datetime | None:
@@ -172,18 +172,18 @@ def alarm(facts: Facts, *, now: datetime, is_fresh: bool = False) -> datetime | 
     """
     if facts.open_item is not None:
         return None
-    wish = _wish(facts)
+    request = _trigger_time(facts)
     if find_obstacle(facts) is not None:
-        return wish
+        return request
     if facts.schedule_type is ScheduleType.DEPENDENT:
         is_ready = facts.is_behind_parent and not facts.is_waiting_for_siblings
-        return _earliest(now if is_ready else None, wish)
+        return _earliest(now if is_ready else None, request)
     try:
-        return _earliest(occurrence(facts, now=now, is_fresh=is_fresh), wish)
+        return _earliest(occurrence(facts, now=now, is_fresh=is_fresh), request)
     except InvalidSchedule:
-        if wish is None:
+        if request is None:
             raise
-        return wish
+        return request
 
 
 def occurrence(facts: Facts, *, now: datetime, is_fresh: bool = False) -> datetime | None:
@@ -226,7 +226,7 @@ def timing_of(facts: Facts) -> Timing:
     )
 
 
-def _decide_wish(facts: Facts, wanted_at: datetime) -> Decision:
+def _decide_trigger(facts: Facts, wanted_at: datetime) -> Decision:
     """A wish of a person runs a disabled manifest, but not one in a disabled group."""
     if not facts.is_group_enabled:
         return Decision(Reason.GROUP_DISABLED)
@@ -290,7 +290,7 @@ def _next_run(facts: Facts, *, now: datetime, is_fresh: bool) -> datetime | None
     return next_occurrence(timing, after=now if is_fresh else facts.last_finished_run)
 
 
-def _wish(facts: Facts) -> datetime | None:
+def _trigger_time(facts: Facts) -> datetime | None:
     """The wish that stands; it waits while the group is off."""
     return facts.trigger_at if facts.is_group_enabled else None
 

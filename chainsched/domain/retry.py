@@ -29,7 +29,7 @@ class TryAgain:
 
 
 @dataclass(frozen=True, slots=True)
-class Surrender:
+class StopRetrying:
     """The job is given up and goes to the dead letter."""
 
     reason: str
@@ -37,7 +37,7 @@ class Surrender:
 
 def after_failure(
     policy: RetryPolicy, *, failures: int, is_hopeless: bool, was_lost: bool, spread: float
-) -> TryAgain | Surrender:
+) -> TryAgain | StopRetrying:
     """Decide what follows a failed attempt.
 
     ``failures`` counts this one too. ``is_hopeless`` says that time cannot mend it. An attempt that was lost with
@@ -45,10 +45,10 @@ def after_failure(
     so that jobs that failed together do not come back together.
     """
     if is_hopeless:
-        return Surrender("Trying again cannot help")
+        return StopRetrying("Trying again cannot help")
     limit = max(policy.max_retries, 1)
     if failures >= limit:
-        return Surrender(f"Max retries exceeded ({failures} failures >= {limit} max retries)")
+        return StopRetrying(f"Max retries exceeded ({failures} failures >= {limit} max retries)")
     if was_lost and failures == 1:
         return TryAgain(timedelta(0))
     return TryAgain(backoff(policy, failures=failures, spread=spread))

@@ -36,15 +36,15 @@ class DeadLetterStatus(enum.StrEnum):
     ACKNOWLEDGED = "acknowledged"
 
 
-class ErrandVerb(enum.StrEnum):
+class BulkDecisionVerb(enum.StrEnum):
     """What somebody asked to be done to many dead letters."""
 
     RETRY = "retry"
     ACKNOWLEDGE = "acknowledge"
 
 
-class ErrandStatus(enum.StrEnum):
-    """Where an errand stands."""
+class BulkDecisionStatus(enum.StrEnum):
+    """Where a bulk decision stands."""
 
     WAITING = "waiting"
     UNDER_WAY = "under_way"
@@ -52,8 +52,8 @@ class ErrandStatus(enum.StrEnum):
     CANCELLED = "cancelled"
 
 
-class ErrandOutcome(enum.StrEnum):
-    """What became of one letter of an errand."""
+class BulkDecisionOutcome(enum.StrEnum):
+    """What became of one letter of a bulk decision."""
 
     WAITING = "waiting"
     DONE = "done"
@@ -109,7 +109,7 @@ class MisfirePolicy(enum.StrEnum):
 
 
 ACTIVE_STATES = (ExecutionState.PENDING, ExecutionState.IN_PROGRESS)
-OPEN_ERRANDS = (ErrandStatus.WAITING, ErrandStatus.UNDER_WAY)
+OPEN_BULK_DECISIONS = (BulkDecisionStatus.WAITING, BulkDecisionStatus.UNDER_WAY)
 TERMINAL_STATES = (ExecutionState.COMPLETED, ExecutionState.FAILED, ExecutionState.CANCELLED)
 
 # An operator asked for these in person, so they run although the manifest is disabled.

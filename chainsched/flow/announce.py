@@ -16,14 +16,15 @@ from django.db import transaction
 from django.dispatch import Signal
 
 from chainsched.conf import get_config
+from chainsched.db import notify
+from chainsched.domain.log_limit import Leave, LogLimit
 from chainsched.domain.outcomes import Finished
-from chainsched.domain.ration import Leave, Ration
-from chainsched.models import DeadLetter, Metadata, notices
+from chainsched.models import DeadLetter, Metadata
 
 logger = logging.getLogger(__name__)
 
 # Each kind of line has its own, so that what is retried takes nothing from what was given up.
-_rations = {level: Ration(lines=50, seconds=10) for level in (logging.INFO, logging.WARNING)}
+_log_limits = {level: LogLimit(lines=50, seconds=10) for level in (logging.INFO, logging.WARNING)}
 
 
 def announce_executions(signal: Signal, execution_ids: Collection[int]) -> None:
@@ -45,7 +46,7 @@ def report_failures(finished: Sequence[Finished], *, retried: Collection[int], d
 
 
 def _report(item: Finished, *, level: int) -> None:
-    share = _rations[level].ask(now=time.monotonic()) if logger.isEnabledFor(level) else Leave.KEEP_SILENT
+    share = _log_limits[level].ask(now=time.monotonic()) if logger.isEnabledFor(level) else Leave.KEEP_SILENT
     consequence = "went to the dead letter" if level == logging.WARNING else "failed and will be retried"
     if share is Leave.SPEAK:
         reason = item.outcome.failure_reason.splitlines()[0][:200] if item.outcome.failure_reason else ""
@@ -56,7 +57,7 @@ def _report(item: Finished, *, level: int) -> None:
 
 def wake(topic: str) -> None:
     """Tell other processes that there is something to do, when the present transaction has committed."""
-    transaction.on_commit(functools.partial(notices.send, topic), using=get_config().database, robust=True)
+    transaction.on_commit(functools.partial(notify.send, topic), using=get_config().database, robust=True)
 
 
 def _announce(signal: Signal, model: type[Metadata | DeadLetter], ids: list[int], *, name: str) -> None:

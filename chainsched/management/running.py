@@ -20,12 +20,12 @@ from django.db import connections
 
 from chainsched.conf import get_config
 from chainsched.exceptions import ChainschedError
-from chainsched.flow.transact import TRANSIENT
+from chainsched.flow.transactions import TRANSIENT
 from chainsched.management.options import positive_number
-from chainsched.runtime.child import Habits, live
-from chainsched.runtime.nursery import Nursery
-from chainsched.runtime.outage import outage
-from chainsched.runtime.supervisor import Supervisor
+from chainsched.runtime.process.supervisor import Supervisor
+from chainsched.runtime.support.db_outage import outage
+from chainsched.runtime.workers.child_main import ChildLimits, run_child
+from chainsched.runtime.workers.fork_server import ForkServer
 
 R = TypeVar("R")
 
@@ -35,7 +35,7 @@ START = "start"
 
 
 @dataclass(frozen=True, slots=True)
-class Staff:
+class WorkerOptions:
     """Who runs jobs: so many processes with so many threads each, or threads of the command itself."""
 
     processes: int
@@ -43,16 +43,16 @@ class Staff:
     is_in_process: bool
 
     @classmethod
-    def of(cls, options: dict[str, Any]) -> Staff:
+    def of(cls, options: dict[str, Any]) -> WorkerOptions:
         return cls(options["processes"], options["threads"], options["in_process"])
 
-    def nursery(self) -> Nursery | None:
+    def fork_server(self) -> ForkServer | None:
         """Where children come from. To be called first of all, while there is nothing that a fork could copy."""
         if self.is_in_process or not self.processes:
             return None
         config = get_config()
-        habits = Habits(self.threads, config.max_jobs_per_child, config.max_child_memory)
-        return Nursery(functools.partial(live, habits=habits))
+        limits = ChildLimits(self.threads, config.max_jobs_per_child, config.max_child_memory)
+        return ForkServer(functools.partial(run_child, limits=limits))
 
     @property
     def in_words(self) -> str:

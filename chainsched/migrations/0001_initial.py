@@ -1,8 +1,9 @@
 """All tables, their constraints and indexes, and the guard of the audit trail."""
 
-import chainsched.models.doors
+import chainsched.models.model_methods
 import django.core.validators
 import django.db.models.deletion
+import django.db.models.expressions
 import uuid
 from django.conf import settings
 from django.db import migrations, models
@@ -19,33 +20,6 @@ class Migration(migrations.Migration):
     ]
 
     operations = [
-        migrations.CreateModel(
-            name='Loop',
-            fields=[
-                ('name', models.CharField(help_text='What the lock is for.', max_length=40, primary_key=True, serialize=False)),
-                ('turns', models.JSONField(blank=True, default=dict, help_text='For dispatch: the turn that fairness has reached at each priority.')),
-                ('turned_at', models.DateTimeField(blank=True, help_text='When the last turn was taken.', null=True)),
-            ],
-            options={
-                'base_manager_name': 'objects',
-            },
-        ),
-        migrations.CreateModel(
-            name='ManifestGroup',
-            fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.CharField(help_text='The name declarations refer to the group by.', max_length=200, unique=True)),
-                ('max_active_jobs', models.PositiveIntegerField(blank=True, help_text='How many of its jobs may be pending or running at once; empty for no limit of its own.', null=True, validators=[django.core.validators.MinValueValidator(1)])),
-                ('priority', models.PositiveSmallIntegerField(default=0, help_text='0 to 31; higher is dispatched first. For manifests that state no priority of their own.', validators=[django.core.validators.MaxValueValidator(31)])),
-                ('is_enabled', models.BooleanField(default=True, help_text='While off, nothing of the group is queued or dispatched.')),
-            ],
-            options={
-                'ordering': ('name',),
-                'base_manager_name': 'objects',
-                'constraints': [models.CheckConstraint(condition=models.Q(('max_active_jobs__isnull', True), ('max_active_jobs__gte', 1), _connector='OR'), name='chainsched_group_limit_positive'), models.CheckConstraint(condition=models.Q(('priority__gte', 0), ('priority__lte', 31)), name='chainsched_group_priority_range')],
-            },
-            bases=(chainsched.models.doors.GroupActions, models.Model),
-        ),
         migrations.CreateModel(
             name='Manifest',
             fields=[
@@ -79,13 +53,155 @@ class Migration(migrations.Migration):
                 ('is_one_time', models.BooleanField(default=False, help_text='Runs for one outcome of its parent and is then done.')),
                 ('done_at', models.DateTimeField(blank=True, help_text='When a one-time manifest had its run.', null=True)),
                 ('depends_on', models.ForeignKey(blank=True, help_text='The manifest whose outcome it runs after.', null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='dependents', to='chainsched.manifest')),
-                ('group', models.ForeignKey(help_text='Limits and switches it shares.', on_delete=django.db.models.deletion.PROTECT, related_name='manifests', to='chainsched.manifestgroup')),
             ],
             options={
                 'ordering': ('external_id',),
+                'permissions': (('trigger_manifest', 'Can trigger manifests and groups, run executions again, bring queue rows forward'), ('activate_manifest', 'Can activate dormant manifests'), ('switch_manifest', 'Can enable and disable manifests and groups'), ('cancel_manifest', 'Can cancel manifests, groups, executions, trees and queue rows')),
+                'default_permissions': ('view',),
                 'base_manager_name': 'objects',
             },
-            bases=(chainsched.models.doors.ManifestActions, models.Model),
+            bases=(chainsched.models.model_methods.ManifestActions, models.Model),
+        ),
+        migrations.CreateModel(
+            name='NamedLock',
+            fields=[
+                ('name', models.CharField(help_text='What the lock is for.', max_length=40, primary_key=True, serialize=False)),
+                ('turns', models.JSONField(blank=True, default=dict, help_text='For dispatch: the turn that fairness has reached at each priority.')),
+                ('turned_at', models.DateTimeField(blank=True, help_text='When the last turn was taken.', null=True)),
+            ],
+            options={
+                'default_permissions': ('view',),
+                'base_manager_name': 'objects',
+            },
+        ),
+        migrations.CreateModel(
+            name='BulkDecision',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('verb', models.CharField(choices=[('retry', 'Retry'), ('acknowledge', 'Acknowledge')], help_text='What is done to each letter.', max_length=12)),
+                ('status', models.CharField(choices=[('waiting', 'Waiting'), ('under_way', 'Under way'), ('done', 'Done'), ('cancelled', 'Cancelled')], default='waiting', help_text='Where it stands.', max_length=10)),
+                ('note', models.TextField(blank=True, default='', help_text='What they said; stays with each letter.')),
+                ('selection', models.TextField(blank=True, default='', help_text='How the list was narrowed when they asked.')),
+                ('total', models.PositiveIntegerField(help_text='How many letters were chosen.')),
+                ('done_count', models.PositiveIntegerField(default=0, help_text='How many of them were decided about.')),
+                ('skipped_count', models.PositiveIntegerField(default=0, help_text='How many could not be; each says why.')),
+                ('created_at', models.DateTimeField(help_text='When it was asked for.')),
+                ('started_at', models.DateTimeField(blank=True, help_text='When the first letter was taken.', null=True)),
+                ('finished_at', models.DateTimeField(blank=True, help_text='When it was done or cancelled.', null=True)),
+                ('cancel_reason', models.CharField(blank=True, default='', help_text='Why it was cancelled.', max_length=200)),
+                ('asked_by', models.ForeignKey(blank=True, db_constraint=False, help_text='Who asked for it; empty when their account is gone.', null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
+            ],
+            options={
+                'default_permissions': ('view',),
+                'base_manager_name': 'objects',
+            },
+        ),
+        migrations.CreateModel(
+            name='DeadLetter',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('status', models.CharField(choices=[('awaiting_intervention', 'Awaiting intervention'), ('retried', 'Retried'), ('acknowledged', 'Acknowledged')], default='awaiting_intervention', help_text='Whether somebody has decided.', max_length=22)),
+                ('reason', models.TextField(help_text='Why it was given up.')),
+                ('failure_count', models.PositiveIntegerField(default=0, help_text='How many attempts had failed.')),
+                ('fingerprint', models.CharField(blank=True, default='', help_text='The same for failures that look the same.', max_length=64)),
+                ('dead_lettered_at', models.DateTimeField(help_text='When it was given up.')),
+                ('resolved_at', models.DateTimeField(blank=True, help_text='When somebody decided.', null=True)),
+                ('note', models.TextField(blank=True, default='', help_text='What they said.')),
+                ('resolved_by', models.ForeignKey(blank=True, db_constraint=False, help_text='Who decided; empty for the system.', null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
+                ('manifest', models.ForeignKey(blank=True, db_constraint=False, db_index=False, help_text='What failed; empty for a job without one.', null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='dead_letters', to='chainsched.manifest')),
+            ],
+            options={
+                'permissions': (('retry_deadletter', 'Can retry dead letters'), ('acknowledge_deadletter', 'Can acknowledge dead letters')),
+                'default_permissions': ('view',),
+                'base_manager_name': 'objects',
+            },
+            bases=(chainsched.models.model_methods.DeadLetterActions, models.Model),
+        ),
+        migrations.CreateModel(
+            name='BulkDecisionItem',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('outcome', models.CharField(choices=[('waiting', 'Waiting'), ('done', 'Done'), ('skipped', 'Skipped')], default='waiting', help_text='What became of it.', max_length=8)),
+                ('said', models.CharField(blank=True, default='', help_text='The same, in words.', max_length=200)),
+                ('decided_at', models.DateTimeField(blank=True, help_text='When it had its outcome.', null=True)),
+                ('bulk_decision', models.ForeignKey(db_index=False, help_text='The bulk decision.', on_delete=django.db.models.deletion.CASCADE, related_name='letters', to='chainsched.bulkdecision')),
+                ('dead_letter', models.ForeignKey(blank=True, db_constraint=False, db_index=False, help_text='The dead letter.', null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='chainsched.deadletter')),
+            ],
+            options={
+                'default_permissions': ('view',),
+                'base_manager_name': 'objects',
+            },
+        ),
+        migrations.CreateModel(
+            name='HourlyStatistic',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('hour', models.DateTimeField(help_text='The beginning of the hour in which they ended, in UTC.')),
+                ('group', models.BigIntegerField(help_text='The id of their group; 0 for none. The group may be gone.')),
+                ('workflow', models.CharField(help_text='What ran.', max_length=200)),
+                ('state', models.CharField(choices=[('pending', 'Pending'), ('in_progress', 'In progress'), ('completed', 'Completed'), ('failed', 'Failed'), ('cancelled', 'Cancelled')], help_text='How they ended.', max_length=11)),
+                ('executions', models.PositiveBigIntegerField(help_text='How many, each attempt counted.')),
+                ('seconds', models.FloatField(help_text='How long they ran, all together.')),
+                ('slowest_seconds', models.FloatField(help_text='How long the slowest of them ran.')),
+                ('slowest_execution', models.BigIntegerField(help_text='Which one that was; it may be gone.')),
+                ('is_merged', models.BooleanField(default=False, help_text='Whether it is the one row of its kind that others join.')),
+            ],
+            options={
+                'verbose_name_plural': 'hourly statistics',
+                'default_permissions': (),
+                'base_manager_name': 'objects',
+                'indexes': [models.Index(fields=['hour'], name='chainsched_statistic_hour'), models.Index(condition=models.Q(('is_merged', True), _negated=True), fields=['id'], name='chainsched_statistic_loose')],
+                'constraints': [models.UniqueConstraint(condition=models.Q(('is_merged', True)), fields=('hour', 'group', 'workflow', 'state'), name='chainsched_statistic_one_merged'), models.CheckConstraint(condition=models.Q(('state__in', ['completed', 'failed', 'cancelled'])), name='chainsched_statistic_of_what_has_ended')],
+            },
+        ),
+        migrations.CreateModel(
+            name='ManifestState',
+            fields=[
+                ('manifest', models.OneToOneField(help_text='Whose state this is.', on_delete=django.db.models.deletion.CASCADE, primary_key=True, related_name='state', serialize=False, to='chainsched.manifest')),
+                ('next_run_at', models.DateTimeField(blank=True, help_text='The alarm: when the manager looks at it. Empty while it has open work.', null=True)),
+                ('occurrence_at', models.DateTimeField(blank=True, help_text="The part of the alarm that is its schedule's own, beside wishes for a run.", null=True)),
+                ('trigger_at', models.DateTimeField(blank=True, help_text='The newest wish for a run that still stands.', null=True)),
+                ('trigger_input', models.JSONField(blank=True, help_text='The input of that wish, if it came with one.', null=True)),
+                ('trigger_causation_id', models.CharField(blank=True, db_default='', default='', help_text='What directly caused that wish: a run, a message.', max_length=200)),
+                ('trigger_root_correlation_id', models.CharField(blank=True, db_default='', default='', help_text='The correlation id at the root of what caused that wish.', max_length=200)),
+                ('due_execution', models.BigIntegerField(default=0, help_text='The newest execution of its parent that matched its condition; 0 for none.')),
+                ('covered_execution', models.BigIntegerField(default=0, help_text='The execution of its parent that it was last queued for; 0 for none.')),
+                ('settled_execution', models.BigIntegerField(default=0, help_text='Up to which execution of its parent its part is done; 0 for none.')),
+                ('outstanding_for', models.BigIntegerField(blank=True, help_text='The parent whose continuations wait for its part; empty if none do.', null=True)),
+                ('consecutive_failures', models.PositiveIntegerField(default=0, help_text='Failed attempts since the last success or resolution.')),
+                ('last_successful_run', models.DateTimeField(blank=True, help_text='When it last succeeded.', null=True)),
+                ('last_finished_run', models.DateTimeField(blank=True, help_text='When it was last over: succeeded, cancelled, or given up and resolved.', null=True)),
+                ('succeeded_execution', models.BigIntegerField(default=0, help_text='Its newest execution that succeeded; 0 for none.')),
+                ('dead_lettered_execution', models.BigIntegerField(default=0, help_text='Its newest execution that ended in a dead letter; 0 for none.')),
+                ('finished_execution', models.BigIntegerField(default=0, help_text='Its newest execution that was an outcome of any kind; 0 for none.')),
+            ],
+            options={
+                'default_permissions': ('view',),
+                'base_manager_name': 'objects',
+            },
+        ),
+        migrations.CreateModel(
+            name='ManifestGroup',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('name', models.CharField(help_text='The name declarations refer to the group by.', max_length=200, unique=True)),
+                ('max_active_jobs', models.PositiveIntegerField(blank=True, help_text='How many of its jobs may be pending or running at once; empty for no limit of its own.', null=True, validators=[django.core.validators.MinValueValidator(1)])),
+                ('priority', models.PositiveSmallIntegerField(default=0, help_text='0 to 31; higher is dispatched first. For manifests that state no priority of their own.', validators=[django.core.validators.MaxValueValidator(31)])),
+                ('is_enabled', models.BooleanField(default=True, help_text='While off, nothing of the group is queued or dispatched.')),
+            ],
+            options={
+                'ordering': ('name',),
+                'permissions': (('limit_manifestgroup', 'Can change the limit and the priority of groups'),),
+                'default_permissions': ('view',),
+                'base_manager_name': 'objects',
+                'constraints': [models.CheckConstraint(condition=models.Q(('max_active_jobs__isnull', True), ('max_active_jobs__gte', 1), _connector='OR'), name='chainsched_group_limit_positive'), models.CheckConstraint(condition=models.Q(('priority__gte', 0), ('priority__lte', 31)), name='chainsched_group_priority_range')],
+            },
+            bases=(chainsched.models.model_methods.GroupActions, models.Model),
+        ),
+        migrations.AddField(
+            model_name='manifest',
+            name='group',
+            field=models.ForeignKey(help_text='Limits and switches it shares.', on_delete=django.db.models.deletion.PROTECT, related_name='manifests', to='chainsched.manifestgroup'),
         ),
         migrations.CreateModel(
             name='Metadata',
@@ -112,6 +228,7 @@ class Migration(migrations.Migration):
                 ('failure_traceback', models.TextField(blank=True, default='', help_text='Where it went wrong.')),
                 ('failure_fingerprint', models.CharField(blank=True, default='', help_text='The same for failures that look the same.', max_length=64)),
                 ('cancel_requested', models.BooleanField(default=False, help_text='Somebody asked it to stop.')),
+                ('cancel_reason', models.CharField(blank=True, db_default='', default='', help_text='Why it was asked to stop.', max_length=200)),
                 ('progress', models.JSONField(blank=True, help_text='How far it says it is.', null=True)),
                 ('causation_id', models.CharField(blank=True, default='', help_text='What directly caused it.', max_length=200)),
                 ('root_correlation_id', models.CharField(blank=True, default='', help_text='The correlation id at the root of its tree.', max_length=200)),
@@ -122,27 +239,33 @@ class Migration(migrations.Migration):
             ],
             options={
                 'verbose_name': 'execution',
+                'permissions': (('view_payloads', 'Can see inputs, outputs, progress and tracebacks'),),
                 'get_latest_by': 'id',
+                'default_permissions': ('view',),
                 'base_manager_name': 'objects',
             },
+            bases=(chainsched.models.model_methods.ExecutionActions, models.Model),
+        ),
+        migrations.AddField(
+            model_name='deadletter',
+            name='execution',
+            field=models.ForeignKey(blank=True, db_constraint=False, db_index=False, help_text='The attempt that was the last.', null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='dead_letters', to='chainsched.metadata'),
+        ),
+        migrations.AddField(
+            model_name='deadletter',
+            name='retry_execution',
+            field=models.ForeignKey(blank=True, db_constraint=False, db_index=False, help_text='The execution that a retry led to.', null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='chainsched.metadata'),
         ),
         migrations.CreateModel(
-            name='DeadLetter',
+            name='CancelledTree',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('status', models.CharField(choices=[('awaiting_intervention', 'Awaiting intervention'), ('retried', 'Retried'), ('acknowledged', 'Acknowledged')], default='awaiting_intervention', help_text='Whether somebody has decided.', max_length=22)),
-                ('reason', models.TextField(help_text='Why it was given up.')),
-                ('failure_count', models.PositiveIntegerField(default=0, help_text='How many attempts had failed.')),
-                ('fingerprint', models.CharField(blank=True, default='', help_text='The same for failures that look the same.', max_length=64)),
-                ('dead_lettered_at', models.DateTimeField(help_text='When it was given up.')),
-                ('resolved_at', models.DateTimeField(blank=True, help_text='When somebody decided.', null=True)),
-                ('note', models.TextField(blank=True, default='', help_text='What they said.')),
-                ('resolved_by', models.ForeignKey(blank=True, db_constraint=False, help_text='Who decided; empty for the system.', null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
-                ('manifest', models.ForeignKey(blank=True, db_constraint=False, db_index=False, help_text='What failed; empty for a job without one.', null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='dead_letters', to='chainsched.manifest')),
-                ('execution', models.ForeignKey(blank=True, db_constraint=False, db_index=False, help_text='The attempt that was the last.', null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='dead_letters', to='chainsched.metadata')),
-                ('retry_execution', models.ForeignKey(blank=True, db_constraint=False, db_index=False, help_text='The execution that a retry led to.', null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='chainsched.metadata')),
+                ('reason', models.CharField(blank=True, default='', help_text='Why it was cancelled.', max_length=200)),
+                ('cancelled_at', models.DateTimeField(help_text='When it was cancelled.')),
+                ('root_execution', models.ForeignKey(blank=True, db_constraint=False, db_index=False, help_text='The first execution of the tree.', null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='chainsched.metadata')),
             ],
             options={
+                'default_permissions': ('view',),
                 'base_manager_name': 'objects',
             },
         ),
@@ -155,6 +278,7 @@ class Migration(migrations.Migration):
                 ('host', models.CharField(help_text='The name of the host it runs on.', max_length=255)),
                 ('pid', models.PositiveIntegerField(help_text='Its process id there.')),
                 ('workflows', models.JSONField(default=list, help_text='The names of the workflows that it can run.')),
+                ('turns', models.JSONField(blank=True, db_default=models.Value({}, models.JSONField()), default=dict, help_text='When each of its loops last took a turn.')),
                 ('started_at', models.DateTimeField(help_text='When it started.')),
                 ('heartbeat_at', models.DateTimeField(help_text='Its last sign of life.')),
                 ('stopped_at', models.DateTimeField(blank=True, help_text='When it stopped in good order.', null=True)),
@@ -162,6 +286,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'verbose_name_plural': 'processes',
+                'default_permissions': ('view',),
                 'base_manager_name': 'objects',
                 'indexes': [models.Index(condition=models.Q(('lost_at__isnull', True), ('stopped_at__isnull', True)), fields=['heartbeat_at'], name='chainsched_process_trusted')],
             },
@@ -184,6 +309,7 @@ class Migration(migrations.Migration):
                 ('not_before', models.DateTimeField(blank=True, help_text='It is not dispatched before this time.', null=True)),
                 ('scheduled_for', models.DateTimeField(help_text='The time it was due.')),
                 ('attempt', models.PositiveIntegerField(default=1, help_text='Which attempt it will be, counted from 1.')),
+                ('claims', models.PositiveIntegerField(db_default=0, default=0, help_text='How often processes took it before it came back to the queue.')),
                 ('max_retries', models.PositiveIntegerField(blank=True, help_text='For a job without a manifest: failures until it is given up.', null=True)),
                 ('timeout_seconds', models.PositiveIntegerField(blank=True, help_text='For a job without a manifest: how long it may run.', null=True)),
                 ('retry_delay_seconds', models.PositiveIntegerField(blank=True, help_text='For a job without a manifest: the wait before the first retry.', null=True)),
@@ -203,41 +329,99 @@ class Migration(migrations.Migration):
             ],
             options={
                 'verbose_name': 'queue row',
+                'default_permissions': ('view',),
                 'base_manager_name': 'objects',
             },
+            bases=(chainsched.models.model_methods.QueueActions, models.Model),
         ),
         migrations.AddField(
             model_name='metadata',
             name='work_queue',
             field=models.ForeignKey(blank=True, db_constraint=False, db_index=False, help_text='The queue row it was dispatched from.', null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='chainsched.workqueue'),
         ),
-        migrations.CreateModel(
-            name='ManifestState',
-            fields=[
-                ('manifest', models.OneToOneField(help_text='Whose state this is.', on_delete=django.db.models.deletion.CASCADE, primary_key=True, related_name='state', serialize=False, to='chainsched.manifest')),
-                ('next_run_at', models.DateTimeField(blank=True, help_text='The alarm: when the manager looks at it. Empty while it has open work.', null=True)),
-                ('trigger_at', models.DateTimeField(blank=True, help_text='The newest wish for a run that still stands.', null=True)),
-                ('trigger_input', models.JSONField(blank=True, help_text='The input of that wish, if it came with one.', null=True)),
-                ('due_execution', models.BigIntegerField(default=0, help_text='The newest execution of its parent that matched its condition; 0 for none.')),
-                ('covered_execution', models.BigIntegerField(default=0, help_text='The execution of its parent that it was last queued for; 0 for none.')),
-                ('settled_execution', models.BigIntegerField(default=0, help_text='Up to which execution of its parent its part is done; 0 for none.')),
-                ('owed_to', models.BigIntegerField(blank=True, help_text='The parent whose continuations wait for its part; empty if none do.', null=True)),
-                ('consecutive_failures', models.PositiveIntegerField(default=0, help_text='Failed attempts since the last success or resolution.')),
-                ('last_successful_run', models.DateTimeField(blank=True, help_text='When it last succeeded.', null=True)),
-                ('last_finished_run', models.DateTimeField(blank=True, help_text='When it was last over: succeeded, cancelled, or given up and resolved.', null=True)),
-                ('succeeded_execution', models.BigIntegerField(default=0, help_text='Its newest execution that succeeded; 0 for none.')),
-                ('dead_lettered_execution', models.BigIntegerField(default=0, help_text='Its newest execution that ended in a dead letter; 0 for none.')),
-                ('finished_execution', models.BigIntegerField(default=0, help_text='Its newest execution that was an outcome of any kind; 0 for none.')),
-            ],
-            options={
-                'base_manager_name': 'objects',
-                'indexes': [models.Index(condition=models.Q(('next_run_at__isnull', False)), fields=['next_run_at'], name='chainsched_state_alarm'), models.Index(condition=models.Q(('owed_to__isnull', False)), fields=['owed_to'], name='chainsched_state_owed')],
-                'constraints': [models.CheckConstraint(condition=models.Q(('due_execution__gte', models.F('covered_execution'))), name='chainsched_state_due_not_behind')],
-            },
+        migrations.AddIndex(
+            model_name='bulkdecision',
+            index=models.Index(condition=models.Q(('status__in', ['waiting', 'under_way'])), fields=['id'], name='chainsched_bulk_open'),
+        ),
+        migrations.AddIndex(
+            model_name='bulkdecision',
+            index=models.Index(condition=models.Q(('status__in', ['waiting', 'under_way']), _negated=True), fields=['finished_at'], name='chainsched_bulk_finished'),
+        ),
+        migrations.AddConstraint(
+            model_name='bulkdecision',
+            constraint=models.CheckConstraint(condition=models.Q(('verb__in', ['retry', 'acknowledge'])), name='chainsched_bulk_verb'),
+        ),
+        migrations.AddConstraint(
+            model_name='bulkdecision',
+            constraint=models.CheckConstraint(condition=models.Q(('status__in', ['waiting', 'under_way', 'done', 'cancelled'])), name='chainsched_bulk_status'),
+        ),
+        migrations.AddConstraint(
+            model_name='bulkdecision',
+            constraint=models.CheckConstraint(condition=models.Q(models.Q(('status__in', ['waiting', 'under_way']), ('finished_at__isnull', True)), models.Q(models.Q(('status__in', ['waiting', 'under_way']), _negated=True), ('finished_at__isnull', False)), _connector='OR'), name='chainsched_bulk_finished_when_closed'),
+        ),
+        migrations.AddConstraint(
+            model_name='bulkdecision',
+            constraint=models.CheckConstraint(condition=models.Q(('total__gte', django.db.models.expressions.CombinedExpression(models.F('done_count'), '+', models.F('skipped_count')))), name='chainsched_bulk_counts'),
+        ),
+        migrations.AddIndex(
+            model_name='bulkdecisionitem',
+            index=models.Index(fields=['bulk_decision', 'outcome', 'id'], name='chainsched_bulk_item_next'),
+        ),
+        migrations.AddConstraint(
+            model_name='bulkdecisionitem',
+            constraint=models.UniqueConstraint(fields=('bulk_decision', 'dead_letter'), name='chainsched_bulk_item_once'),
+        ),
+        migrations.AddConstraint(
+            model_name='bulkdecisionitem',
+            constraint=models.CheckConstraint(condition=models.Q(('outcome__in', ['waiting', 'done', 'skipped'])), name='chainsched_bulk_item_outcome'),
+        ),
+        migrations.AddConstraint(
+            model_name='bulkdecisionitem',
+            constraint=models.CheckConstraint(condition=models.Q(models.Q(('decided_at__isnull', True), ('outcome', 'waiting')), models.Q(models.Q(('outcome', 'waiting'), _negated=True), ('decided_at__isnull', False)), _connector='OR'), name='chainsched_bulk_item_decided'),
+        ),
+        migrations.AddIndex(
+            model_name='manifeststate',
+            index=models.Index(condition=models.Q(('next_run_at__isnull', False)), fields=['next_run_at'], name='chainsched_state_alarm'),
+        ),
+        migrations.AddIndex(
+            model_name='manifeststate',
+            index=models.Index(condition=models.Q(('outstanding_for__isnull', False)), fields=['outstanding_for'], name='chainsched_state_outstanding'),
+        ),
+        migrations.AddIndex(
+            model_name='manifeststate',
+            index=models.Index(models.OrderBy(models.F('consecutive_failures'), descending=True), condition=models.Q(('consecutive_failures__gt', 0)), name='chainsched_state_worst'),
+        ),
+        migrations.AddIndex(
+            model_name='manifeststate',
+            index=models.Index(condition=models.Q(('consecutive_failures__gt', 0)), fields=['manifest'], name='chainsched_state_failing'),
+        ),
+        migrations.AddConstraint(
+            model_name='manifeststate',
+            constraint=models.CheckConstraint(condition=models.Q(('due_execution__gte', models.F('covered_execution'))), name='chainsched_state_due_not_behind'),
         ),
         migrations.AddIndex(
             model_name='manifest',
             index=models.Index(fields=['owner', 'batch'], name='chainsched_manifest_batch'),
+        ),
+        migrations.AddIndex(
+            model_name='manifest',
+            index=models.Index(fields=['workflow', 'external_id'], name='chainsched_manifest_workflow'),
+        ),
+        migrations.AddIndex(
+            model_name='manifest',
+            index=models.Index(fields=['schedule_type', 'external_id'], name='chainsched_manifest_schedule'),
+        ),
+        migrations.AddIndex(
+            model_name='manifest',
+            index=models.Index(condition=models.Q(('is_enabled', False)), fields=['external_id'], name='chainsched_manifest_disabled'),
+        ),
+        migrations.AddIndex(
+            model_name='manifest',
+            index=models.Index(condition=models.Q(('retired_at__isnull', False)), fields=['external_id'], name='chainsched_manifest_retired'),
+        ),
+        migrations.AddIndex(
+            model_name='manifest',
+            index=models.Index(condition=models.Q(('done_at__isnull', False)), fields=['external_id'], name='chainsched_manifest_done'),
         ),
         migrations.AddConstraint(
             model_name='manifest',
@@ -279,6 +463,30 @@ class Migration(migrations.Migration):
             model_name='deadletter',
             index=models.Index(condition=models.Q(('status', 'awaiting_intervention')), fields=['fingerprint'], name='chainsched_letter_fingerprint'),
         ),
+        migrations.AddIndex(
+            model_name='deadletter',
+            index=models.Index(condition=models.Q(('status', 'awaiting_intervention'), _negated=True), fields=['resolved_at'], name='chainsched_letter_resolved'),
+        ),
+        migrations.AddIndex(
+            model_name='deadletter',
+            index=models.Index(fields=['manifest'], name='chainsched_letter_manifest'),
+        ),
+        migrations.AddIndex(
+            model_name='deadletter',
+            index=models.Index(fields=['dead_lettered_at', 'id'], name='chainsched_letter_time'),
+        ),
+        migrations.AddIndex(
+            model_name='deadletter',
+            index=models.Index(fields=['status', 'dead_lettered_at', 'id'], name='chainsched_letter_status_time'),
+        ),
+        migrations.AddIndex(
+            model_name='deadletter',
+            index=models.Index(fields=['fingerprint', 'dead_lettered_at', 'id'], name='chainsched_letter_kind_time'),
+        ),
+        migrations.AddIndex(
+            model_name='deadletter',
+            index=models.Index(fields=['status', 'fingerprint', 'dead_lettered_at', 'id'], name='chainsched_letter_status_kind'),
+        ),
         migrations.AddConstraint(
             model_name='deadletter',
             constraint=models.UniqueConstraint(condition=models.Q(('status', 'awaiting_intervention')), fields=('manifest',), name='chainsched_letter_one_awaiting'),
@@ -291,6 +499,14 @@ class Migration(migrations.Migration):
             model_name='deadletter',
             constraint=models.CheckConstraint(condition=models.Q(models.Q(('status', 'awaiting_intervention'), ('resolved_at__isnull', True)), models.Q(models.Q(('status', 'awaiting_intervention'), _negated=True), ('resolved_at__isnull', False)), _connector='OR'), name='chainsched_letter_resolved_when_decided'),
         ),
+        migrations.AddConstraint(
+            model_name='cancelledtree',
+            constraint=models.UniqueConstraint(fields=('root_execution',), name='chainsched_cancelled_tree_once'),
+        ),
+        migrations.AddConstraint(
+            model_name='cancelledtree',
+            constraint=models.CheckConstraint(condition=models.Q(('root_execution__isnull', False)), name='chainsched_cancelled_tree_has_root'),
+        ),
         migrations.AddIndex(
             model_name='workqueue',
             index=models.Index(models.OrderBy(models.F('priority'), descending=True), models.F('turn'), models.F('id'), condition=models.Q(('status', 'queued')), name='chainsched_queue_order'),
@@ -302,6 +518,10 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name='workqueue',
             index=models.Index(condition=models.Q(('status', 'queued'), ('not_before__isnull', False)), fields=['not_before'], name='chainsched_queue_not_before'),
+        ),
+        migrations.AddIndex(
+            model_name='workqueue',
+            index=models.Index(condition=models.Q(('status', 'cancelled')), fields=['created_at'], name='chainsched_queue_cancelled'),
         ),
         migrations.AddConstraint(
             model_name='workqueue',

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from django.db import models
 
-from chainsched.models import bulk
-from chainsched.models.among import among
-from chainsched.models.base import PinnedManager, reference
+from chainsched.db import bulk
+from chainsched.db.fields import PinnedManager, reference
+from chainsched.db.id_in import id_in
 from chainsched.models.metadata import Metadata
 
 
@@ -25,12 +25,12 @@ class CancelledTreeQuerySet(models.QuerySet["CancelledTree"]):
         row = {"root_execution": root_execution_id, "reason": reason, "cancelled_at": now}
         bulk.insert(CancelledTree, [row], skip_conflicts=True)
 
-    def among(self, root_execution_ids: Iterable[int | None]) -> set[int]:
+    def stamped(self, root_execution_ids: Iterable[int | None]) -> set[int]:
         """Which of these roots are stamped."""
         wanted = {id_ for id_ in root_execution_ids if id_ is not None}
         if not wanted:
             return set()
-        found = self.filter(among(root_execution=wanted)).values_list("root_execution_id", flat=True)
+        found = self.filter(id_in(root_execution=wanted)).values_list("root_execution_id", flat=True)
         return {id_ for id_ in found if id_ is not None}
 
 

@@ -9,10 +9,10 @@ from django.db import models
 from django.db.models import Count, F, Max, Min, Q, QuerySet, Window
 from django.db.models.functions import RowNumber
 
+from chainsched.db.fields import PinnedManager, choices, one_of, person, reference
 from chainsched.domain.states import DeadLetterStatus
-from chainsched.models.base import PinnedManager, choices, one_of, person, reference
-from chainsched.models.doors import DeadLetterActions
 from chainsched.models.manifest import Manifest
+from chainsched.models.model_methods import DeadLetterActions
 
 IS_AWAITING = Q(status=DeadLetterStatus.AWAITING_INTERVENTION.value)
 

@@ -14,11 +14,11 @@ from django.db import models
 from django.db.models import Q
 from django.db.models.expressions import RawSQL
 
+from chainsched.db.fields import PinnedManager, choices, one_of, values
+from chainsched.db.id_in import id_in
 from chainsched.domain.states import MisfirePolicy, RunCondition, ScheduleType
-from chainsched.models.among import among
-from chainsched.models.base import PinnedManager, choices, one_of, values
-from chainsched.models.doors import ManifestActions, ManifestScheduling
 from chainsched.models.manifest_group import ManifestGroup
+from chainsched.models.model_methods import ManifestActions, ManifestScheduling
 
 if TYPE_CHECKING:
     from chainsched.models.manifest_state import ManifestState
@@ -38,7 +38,7 @@ class ManifestQuerySet(models.QuerySet["Manifest"]):
 
     def firing_after(self, parent_ids: list[int]) -> ManifestQuerySet:
         """The dependents that outcomes of these parents can make due."""
-        return self.filter(among(depends_on=parent_ids), schedule_type=ScheduleType.DEPENDENT)
+        return self.filter(id_in(depends_on=parent_ids), schedule_type=ScheduleType.DEPENDENT)
 
     def delete(self) -> tuple[int, dict[str, int]]:
         """Remove manifests as the engine does it: what waits is cancelled, letters are closed, history stays."""
@@ -50,7 +50,7 @@ class ManifestQuerySet(models.QuerySet["Manifest"]):
     delete.queryset_only = True  # type: ignore[attr-defined]
 
     def purge(self) -> tuple[int, dict[str, int]]:
-        """Delete the rows and nothing else; only ``flow.remove`` may."""
+        """Delete the rows and nothing else; only ``flow.operate.remove`` may."""
         return super().delete()
 
     def mark_done(self, manifest_ids: Collection[int], *, now: datetime) -> int:
@@ -73,7 +73,7 @@ class ManifestQuerySet(models.QuerySet["Manifest"]):
 
     def beside(self, manifest_ids: Collection[int]) -> ManifestQuerySet:
         """The continuations that may wait for these manifests: fan-in children of the same parents."""
-        parents = Manifest.objects.using(self.db).filter(among(id=manifest_ids), depends_on__isnull=False)
+        parents = Manifest.objects.using(self.db).filter(id_in(id=manifest_ids), depends_on__isnull=False)
         return self.filter(is_fan_in_continuation=True, depends_on__in=parents.order_by().values("depends_on_id"))
 
     def line_of(self, manifest_id: int, *, limit: int) -> ManifestQuerySet:
@@ -91,10 +91,10 @@ class ManifestQuerySet(models.QuerySet["Manifest"]):
         dependents = self.firing_after(list(manifest_ids)).order_by().values("id")
         return dependents, self.beside(manifest_ids).order_by().values("id")
 
-    def kept_waiting(self, manifest_ids: Collection[int], *, by: Collection[int]) -> set[int]:
+    def held_by_others(self, manifest_ids: Collection[int], *, by: Collection[int]) -> set[int]:
         """Those of these that are among others, or are parents or siblings of one of them."""
-        parents = {id_ for id_ in self.filter(among(id=by)).values_list("depends_on_id", flat=True) if id_ is not None}
-        siblings = self.filter(among(id=manifest_ids), among(depends_on=parents)).values_list("id", flat=True)
+        parents = {id_ for id_ in self.filter(id_in(id=by)).values_list("depends_on_id", flat=True) if id_ is not None}
+        siblings = self.filter(id_in(id=manifest_ids), id_in(depends_on=parents)).values_list("id", flat=True)
         return {*by, *parents, *(siblings if parents else ())}.intersection(manifest_ids)
 
 

@@ -8,8 +8,8 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import connections, models
 from django.db.models import Q
 
-from chainsched.models.base import PinnedManager
-from chainsched.models.doors import GroupActions
+from chainsched.db.fields import PinnedManager
+from chainsched.models.model_methods import GroupActions
 
 
 class ManifestGroupQuerySet(models.QuerySet["ManifestGroup"]):

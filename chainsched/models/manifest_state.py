@@ -10,14 +10,14 @@ from django.db import models
 from django.db.models import Case, Exists, F, OuterRef, Q, Subquery, Value, When
 from django.db.models.functions import Greatest
 
+from chainsched.db.fields import PinnedManager
+from chainsched.db.id_in import id_in
 from chainsched.domain.states import ScheduleType
-from chainsched.models.among import among
-from chainsched.models.base import PinnedManager
 from chainsched.models.dead_letter import DeadLetter
 from chainsched.models.manifest import Manifest
 
 # The columns of a wish for a run, and what they hold when nobody wishes for one.
-NO_WISH = {"trigger_at": None, "trigger_input": None, "trigger_causation_id": "", "trigger_root_correlation_id": ""}
+NO_TRIGGER = {"trigger_at": None, "trigger_input": None, "trigger_causation_id": "", "trigger_root_correlation_id": ""}
 TIMED = [schedule_type for schedule_type in ScheduleType if schedule_type.is_timed]
 
 
@@ -29,7 +29,7 @@ class ManifestStateQuerySet(models.QuerySet["ManifestState"]):
 
         SQLite has no row locks and needs none: the transaction has written before, so it is alone.
         """
-        rows = self.filter(among(manifest=manifest_ids)).order_by("manifest_id")
+        rows = self.filter(id_in(manifest=manifest_ids)).order_by("manifest_id")
         return list(rows.select_for_update(no_key=True).values_list("manifest_id", flat=True))
 
     def lock_family(self, manifest_ids: Collection[int]) -> list[int]:
@@ -45,38 +45,46 @@ class ManifestStateQuerySet(models.QuerySet["ManifestState"]):
 
         That is whoever is held, or has a relative that is.
         """
-        family = self.filter(among(manifest=self._family_of(manifest_ids))).order_by("manifest_id")
+        family = self.filter(id_in(manifest=self._family_of(manifest_ids))).order_by("manifest_id")
         free = family.select_for_update(no_key=True, skip_locked=True)
         locked = list(free.values_list("manifest_id", flat=True))
         held = set(family.values_list("manifest_id", flat=True)) - set(locked)
-        return locked, Manifest.objects.using(self.db).kept_waiting(manifest_ids, by=held) if held else set()
+        return locked, Manifest.objects.using(self.db).held_by_others(manifest_ids, by=held) if held else set()
 
     def _family_of(self, manifest_ids: Collection[int]) -> set[int]:
         dependents, continuations = Manifest.objects.using(self.db).family_of(manifest_ids)
         return {*manifest_ids, *(row["id"] for row in dependents.union(continuations).order_by())}
 
-    def note_debts(self, manifest_ids: Iterable[int]) -> None:
+    def note_outstanding_parts(self, manifest_ids: Iterable[int]) -> None:
         """Note anew which of these manifests continuations of their parent have to wait for.
 
         One that nothing lets run, or that a dead letter stops, has no part to do.
         """
-        self.filter(manifest__in=list(manifest_ids)).update(owed_to=self._debt())
+        self.filter(manifest__in=list(manifest_ids)).update(outstanding_for=self._outstanding_part())
 
-    def _debt(self) -> Case:
+    def _outstanding_part(self) -> Case:
         letters = DeadLetter.objects.using(self.db).awaiting().filter(manifest=OuterRef("id"))
         parents = Manifest.objects.using(self.db).having_parts().filter(~Exists(letters), id=OuterRef("manifest_id"))
         has_part = When(due_execution__gt=F("settled_execution"), then=Subquery(parents.values("depends_on_id")[:1]))
         return Case(has_part, default=None, output_field=models.BigIntegerField())
 
-    def wrong_debts(self, manifest_ids: Collection[int]) -> dict[int, tuple[int | None, int | None]]:
+    def wrong_outstanding_parts(self, manifest_ids: Collection[int]) -> dict[int, tuple[int | None, int | None]]:
         """Those of these whose noted debt is not what it should be: what is noted, and what should be."""
-        rows = self.filter(manifest__in=manifest_ids).annotate(debt=self._debt()).order_by("manifest_id")
-        noted = rows.values_list("manifest_id", "owed_to", "debt")
-        return {manifest_id: (owed_to, debt) for manifest_id, owed_to, debt in noted if owed_to != debt}
+        rows = (
+            self.filter(manifest__in=manifest_ids)
+            .annotate(outstanding_part=self._outstanding_part())
+            .order_by("manifest_id")
+        )
+        noted = rows.values_list("manifest_id", "outstanding_for", "outstanding_part")
+        return {
+            manifest_id: (outstanding_for, outstanding_part)
+            for manifest_id, outstanding_for, outstanding_part in noted
+            if outstanding_for != outstanding_part
+        }
 
     def lock_due(self, manifest_ids: Collection[int], *, now: datetime) -> list[int]:
         """Lock those that are still due, passing over what somebody else holds."""
-        rows = self.due(now).filter(among(manifest=manifest_ids)).order_by("manifest_id")
+        rows = self.due(now).filter(id_in(manifest=manifest_ids)).order_by("manifest_id")
         return list(rows.select_for_update(no_key=True, skip_locked=True).values_list("manifest_id", flat=True))
 
     def due(self, now: datetime) -> ManifestStateQuerySet:
@@ -117,11 +125,11 @@ class ManifestStateQuerySet(models.QuerySet["ManifestState"]):
         armed = self.filter(next_run_at__gt=after, next_run_at__lte=until).order_by("next_run_at")
         return armed.values_list("next_run_at", flat=True).first()
 
-    def forget_wishes(self, manifest_ids: Collection[int]) -> list[int]:
+    def forget_triggers(self, manifest_ids: Collection[int]) -> list[int]:
         """Drop wishes that wait; says whose there were."""
         wishing = self.filter(manifest__in=manifest_ids, trigger_at__isnull=False)
         ids = list(wishing.values_list("manifest_id", flat=True))
-        self.filter(manifest__in=ids).update(**NO_WISH)
+        self.filter(manifest__in=ids).update(**NO_TRIGGER)
         return ids
 
     def settle(self, manifest_ids: Collection[int], *, now: datetime) -> None:
@@ -139,21 +147,21 @@ class ManifestStateQuerySet(models.QuerySet["ManifestState"]):
             covered_execution=F("due_execution"), settled_execution=F("due_execution")
         )
 
-    def possible_debtors(self, *, after: int, limit: int) -> list[int]:
+    def possibly_outstanding(self, *, after: int, limit: int) -> list[int]:
         """Manifests that continuations wait for, or should, in pages by id."""
         is_behind = Q(due_execution__gt=F("settled_execution"))
-        owing = self.filter(Q(owed_to__isnull=False) | is_behind, manifest__gt=after).order_by("manifest_id")
+        owing = self.filter(Q(outstanding_for__isnull=False) | is_behind, manifest__gt=after).order_by("manifest_id")
         return list(owing.values_list("manifest_id", flat=True)[:limit])
 
-    def spend(self, manifest_ids: Iterable[int], *, now: datetime, is_covering: bool) -> int:
+    def clear(self, manifest_ids: Iterable[int], *, now: datetime, is_covering: bool) -> int:
         """Note that a queue row was opened: the alarm is off, and what it was due for is covered, if it covers it."""
-        opened = self.filter(among(manifest=manifest_ids))
-        wish = {
+        opened = self.filter(id_in(manifest=manifest_ids))
+        request = {
             column: Case(When(trigger_at__lte=now, then=Value(nothing)), default=F(column))
-            for column, nothing in NO_WISH.items()
+            for column, nothing in NO_TRIGGER.items()
         }
         covered = F("due_execution") if is_covering else F("covered_execution")
-        return opened.update(next_run_at=None, occurrence_at=None, covered_execution=covered, **wish)
+        return opened.update(next_run_at=None, occurrence_at=None, covered_execution=covered, **request)
 
 
 def is_waiting_for_siblings(*, manifest: str = "") -> Case:
@@ -161,9 +169,9 @@ def is_waiting_for_siblings(*, manifest: str = "") -> Case:
 
     Asked of continuations only, by CASE, so that it costs nothing for all others.
     """
-    debtors = ManifestState.objects.filter(owed_to=OuterRef(f"{manifest}depends_on_id"))
+    outstanding = ManifestState.objects.filter(outstanding_for=OuterRef(f"{manifest}depends_on_id"))
     is_continuation = Q(**{f"{manifest}is_fan_in_continuation": True})
-    return Case(When(is_continuation, then=Exists(debtors)), default=Value(False))
+    return Case(When(is_continuation, then=Exists(outstanding)), default=Value(False))
 
 
 class ManifestState(models.Model):
@@ -203,7 +211,7 @@ class ManifestState(models.Model):
     settled_execution = models.BigIntegerField(
         default=0, help_text="Up to which execution of its parent its part is done; 0 for none."
     )
-    owed_to = models.BigIntegerField(
+    outstanding_for = models.BigIntegerField(
         null=True, blank=True, help_text="The parent whose continuations wait for its part; empty if none do."
     )
     consecutive_failures = models.PositiveIntegerField(
@@ -238,7 +246,11 @@ class ManifestState(models.Model):
         )
         indexes = (
             models.Index(fields=["next_run_at"], condition=Q(next_run_at__isnull=False), name="chainsched_state_alarm"),
-            models.Index(fields=["owed_to"], condition=Q(owed_to__isnull=False), name="chainsched_state_owed"),
+            models.Index(
+                fields=["outstanding_for"],
+                condition=Q(outstanding_for__isnull=False),
+                name="chainsched_state_outstanding",
+            ),
             models.Index(
                 F("consecutive_failures").desc(),
                 condition=Q(consecutive_failures__gt=0),

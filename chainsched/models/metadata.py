@@ -1,4 +1,7 @@
-"""Executions: one row an attempt, the audit trail. Born in ``flow.dispatch``, ended in ``flow.record``, then final."""
+"""Executions: one row an attempt, the audit trail.
+
+``flow.run.dispatch`` creates a row, ``flow.run.record`` ends it, and from then on it is final.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from django.db import connections, models
 from django.db.models import F, Q
 
+from chainsched.db import audit_guard, bulk
+from chainsched.db.fields import PinnedManager, StoredInput, choices, one_of, reference, values
+from chainsched.db.id_in import id_in
 from chainsched.domain.states import ACTIVE_STATES, TERMINAL_STATES, ExecutionState, Source
 from chainsched.exceptions import ExecutionIsFinal
-from chainsched.models import bulk, guard
-from chainsched.models.among import among
-from chainsched.models.base import PinnedManager, StoredInput, choices, one_of, reference, values
-from chainsched.models.claims import IS_ACTIVE, IS_IN_PROGRESS, IS_PENDING, ClaimQuerySet
-from chainsched.models.doors import ExecutionActions
 from chainsched.models.manifest import Manifest
 from chainsched.models.manifest_group import ManifestGroup
+from chainsched.models.metadata_claims import IS_ACTIVE, IS_IN_PROGRESS, IS_PENDING, ClaimQuerySet
+from chainsched.models.model_methods import ExecutionActions
 from chainsched.models.process import Process
 
 
@@ -58,18 +61,18 @@ class MetadataQuerySet(ClaimQuerySet):
 
     def lock_active_of(self, manifest_ids: Collection[int]) -> list[Metadata]:
         """Lock what these manifests have pending or running, so that nobody claims or ends it meanwhile."""
-        rows = self.active().filter(among(manifest=manifest_ids)).order_by("id")
+        rows = self.active().filter(id_in(manifest=manifest_ids)).order_by("id")
         return list(rows.select_for_update(no_key=True))
 
     def lock_active(self, execution_ids: Collection[int]) -> list[Metadata]:
         """Lock the rows that can still be ended, in id order."""
-        rows = self.active().filter(among(id=execution_ids)).order_by("id")
+        rows = self.active().filter(id_in(id=execution_ids)).order_by("id")
         return list(rows.select_for_update(no_key=True))
 
     def lock_attempts(self, execution_ids: Collection[int], *, is_waiting: bool = True) -> list[Attempt]:
         """Lock the rows, ended or not, in id order; without waiting, only those that nobody holds."""
         # Not only active(): on a table without statistics PostgreSQL would look for the ids among all that is active.
-        rows = self.filter(among(id=execution_ids)).order_by("id")
+        rows = self.filter(id_in(id=execution_ids)).order_by("id")
         free = rows.select_for_update(no_key=True, skip_locked=not is_waiting)
         return [Attempt(*row) for row in free.values_list(*Attempt._fields)]
 
@@ -84,7 +87,7 @@ class MetadataQuerySet(ClaimQuerySet):
 
     def manifests_of(self, execution_ids: Collection[int]) -> list[int]:
         """Whose executions these are. That never changes, so it may be read before a lock."""
-        rows = self.filter(among(id=execution_ids), manifest__isnull=False)
+        rows = self.filter(id_in(id=execution_ids), manifest__isnull=False)
         return [manifest_id for manifest_id in rows.values_list("manifest_id", flat=True) if manifest_id is not None]
 
     def tree(self, root_execution_id: int) -> MetadataQuerySet:
@@ -109,19 +112,21 @@ class MetadataQuerySet(ClaimQuerySet):
 
     def oldest_of_newest(self, manifest_ids: Collection[int], *, number: int) -> dict[int, int]:
         """The oldest of the newest ``number`` roots of each manifest; those that have fewer are left out."""
-        unfolded, parameter = bulk.unfold({"manifest_id": models.BigIntegerField()}, [[id_] for id_ in manifest_ids])
+        rows_sql, parameter = bulk.rows_from_json(
+            {"manifest_id": models.BigIntegerField()}, [[id_] for id_ in manifest_ids]
+        )
         sql = (
             "SELECT v.manifest_id, (SELECT m.id FROM chainsched_metadata m WHERE m.manifest_id = v.manifest_id "  # noqa: S608
-            f"AND m.root_execution_id IS NULL ORDER BY m.id DESC LIMIT 1 OFFSET %s) FROM {unfolded}"
+            f"AND m.root_execution_id IS NULL ORDER BY m.id DESC LIMIT 1 OFFSET %s) FROM {rows_sql}"
         )
         with connections[self.db].cursor() as cursor:
             cursor.execute(sql, [number - 1, parameter])
             return {manifest_id: id_ for manifest_id, id_ in cursor.fetchall() if id_ is not None}
 
     def purge(self, execution_ids: Collection[int]) -> int:
-        """Delete executions that have ended; only ``flow.clean`` may. Returns how many."""
+        """Delete executions that have ended; only ``flow.maintain.clean`` may. Returns how many."""
         ended = self.filter(id__in=execution_ids, state__in=values(TERMINAL_STATES))
-        with guard.open_door(connections[self.db]):
+        with audit_guard.open_door(connections[self.db]):
             deleted, _ = models.QuerySet.delete(ended)
         return deleted
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from django.db import models
 from django.db.models import Q
 
-from chainsched.models.base import PinnedManager
+from chainsched.db.fields import PinnedManager
 
 IS_TRUSTED = Q(lost_at__isnull=True, stopped_at__isnull=True)
 

@@ -1,4 +1,4 @@
-"""The work queue: what was asked for and waits for its turn. Rows are born in ``flow.enqueue`` only."""
+"""The work queue: what was asked for and waits for its turn. Rows are born in ``flow.run.enqueue`` only."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from django.core.validators import MaxValueValidator
 from django.db import connections, models
 from django.db.models import F, Q
 
+from chainsched.db import bulk
+from chainsched.db.fields import PinnedManager, choices, one_of, reference
+from chainsched.db.id_in import id_in
 from chainsched.domain.states import SOURCES_PAST_DISABLED, QueueStatus, Source
-from chainsched.models import bulk
-from chainsched.models.among import among
-from chainsched.models.base import PinnedManager, choices, one_of, reference
-from chainsched.models.doors import QueueActions
 from chainsched.models.manifest import Manifest
 from chainsched.models.manifest_group import ManifestGroup
+from chainsched.models.model_methods import QueueActions
 
 IS_QUEUED = Q(status=QueueStatus.QUEUED.value)
 GROUP_ID = models.BigIntegerField()
@@ -64,10 +64,10 @@ class WorkQueueQuerySet(models.QuerySet["WorkQueue"]):
 
     def last_turns(self, places: Collection[tuple[int, int]]) -> dict[tuple[int, int], int]:
         """The last turn that waits in each (group, priority): one look into the index for each place."""
-        unfolded, parameter = bulk.unfold({"group_id": GROUP_ID, "priority": PRIORITY}, list(places))
+        rows_sql, parameter = bulk.rows_from_json({"group_id": GROUP_ID, "priority": PRIORITY}, list(places))
         sql = (
             "SELECT v.group_id, v.priority, (SELECT max(q.turn) FROM chainsched_workqueue q WHERE q.status = 'queued' "  # noqa: S608
-            f"AND q.group_id = v.group_id AND q.priority = v.priority) FROM {unfolded}"
+            f"AND q.group_id = v.group_id AND q.priority = v.priority) FROM {rows_sql}"
         )
         with connections[self.db].cursor() as cursor:
             cursor.execute(sql, [parameter])
@@ -133,7 +133,7 @@ class WorkQueueQuerySet(models.QuerySet["WorkQueue"]):
 
     def waiting_of(self, manifest_ids: Collection[int]) -> set[int | None]:
         """Which of these manifests have a row that waits."""
-        return set(self.queued().filter(among(manifest=manifest_ids)).values_list("manifest_id", flat=True))
+        return set(self.queued().filter(id_in(manifest=manifest_ids)).values_list("manifest_id", flat=True))
 
     def requeue(self, claims: Mapping[int, int]) -> list[int]:
         """Let rows that were dispatched wait again, at the place they had, and note how often each was taken."""

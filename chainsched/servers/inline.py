@@ -7,11 +7,12 @@ import socket
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
+from chainsched.db.clock import database_now
 from chainsched.domain.outcomes import Finished
-from chainsched.flow.execute import claim, execute
-from chainsched.flow.record import record
+from chainsched.flow.run.claim import claim
+from chainsched.flow.run.execute import execute
+from chainsched.flow.run.record import record
 from chainsched.models import Process
-from chainsched.models.clock import database_now
 from chainsched.registry import registry
 from chainsched.servers import TaskServer
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from django import template
 
-from chainsched.admin.overview import Overview, look
+from chainsched.admin.pages.overview import Overview, look
 
 register = template.Library()
 

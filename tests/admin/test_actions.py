@@ -12,7 +12,8 @@ from django.contrib.messages import get_messages
 from django.test import Client
 from django.utils.html import escape
 
-from chainsched.admin import ManifestAdmin, MetadataAdmin, operations
+from chainsched.admin import ManifestAdmin, MetadataAdmin
+from chainsched.admin.kit import operations
 from chainsched.domain.states import DeadLetterStatus, ExecutionState, QueueStatus, ScheduleType
 from chainsched.models import CancelledTree, DeadLetter, Manifest, ManifestGroup, Metadata, WorkQueue
 from chainsched.testing import Workbench

@@ -9,22 +9,16 @@ import pytest
 from django.contrib.auth.models import Permission, User
 from django.test import Client
 
-from chainsched.admin import ManifestAdmin, ManifestGroupAdmin, graph_layout, graph_loading, graph_pages
-from chainsched.admin.graph_loading import Forest
-from chainsched.admin.graph_picture import TIMES
+from chainsched.admin import ManifestAdmin, ManifestGroupAdmin
+from chainsched.admin.charts.graph_picture import TIMES
+from chainsched.admin.pages import graphs
 from chainsched.domain.states import ExecutionState
+from chainsched.graph import layout, load
+from chainsched.graph.load import GraphLoader
 from chainsched.models import Manifest, ManifestGroup
 from tests.admin.test_pages import MAX_QUERIES, queries, text_of
 from tests.admin.world import client_of, list_of, url_of
-from tests.factories import (
-    NOW,
-    make_dependent,
-    make_execution,
-    make_group,
-    make_letter,
-    make_manifest,
-    make_queue_row,
-)
+from tests.factories import NOW, make_dependent, make_execution, make_group, make_letter, make_manifest, make_queue_row
 from tests.tidying import gather_statistics, tidy
 
 pytestmark = pytest.mark.django_db
@@ -34,7 +28,7 @@ GRAPH = "/admin/chainsched/manifestgroup/graph/"
 @pytest.fixture(autouse=True)
 def _time_for_layouts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there is a dot program it is given up after some seconds, which a slow machine needs."""
-    monkeypatch.setattr(graph_layout, "LAYOUT_SECONDS", 60)
+    monkeypatch.setattr(layout, "LAYOUT_SECONDS", 60)
 
 
 def members_of(group: ManifestGroup) -> str:
@@ -98,15 +92,15 @@ class TestTheGraphOfGroups:
     def test_more_groups_than_there_is_room_for_fold_by_their_neighbours(
         self, viewer: Client, chain: Manifest, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(graph_pages, "MAX_NODES", 4)
+        monkeypatch.setattr(graphs, "MAX_NODES", 4)
         for number in range(3):
             make_manifest(group=make_group(f"other-{number}"))
         assert [words.partition(" (")[0] for words in drawn(viewer, GRAPH)] == ["extract", "load", f"other… {TIMES}4"]
 
     def test_what_is_left_out_is_said(self, viewer: Client, chain: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(graph_pages, "MAX_NODES", 1)
+        monkeypatch.setattr(graphs, "MAX_NODES", 1)
         assert "And 2 more groups, which are not drawn." in text_of(viewer, GRAPH)
-        monkeypatch.setattr(graph_pages, "MAX_GROUPS", 2)
+        monkeypatch.setattr(graphs, "MAX_GROUPS", 2)
         assert "Only the first 2 groups by name were read" in text_of(viewer, GRAPH)
 
     @pytest.mark.slow
@@ -165,7 +159,7 @@ class TestTheGraphOfAGroup:
         url = url_of(ManifestGroup, "change", chain.group_id)
         assert "root (manifest): succeeded" in drawn(viewer, url)
         assert members_of(chain.group) in viewer.get(url).content.decode()
-        make_slices(chain, graph_pages.MAX_ON_PAGE)
+        make_slices(chain, graphs.MAX_ON_PAGE)
         assert drawn(viewer, url) == {}
         assert members_of(chain.group) in viewer.get(url).content.decode()
 
@@ -181,7 +175,7 @@ class TestTheGraphOfAGroup:
 
     def test_what_was_not_read_is_said(self, viewer: Client, chain: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
         make_slices(chain, 5)
-        monkeypatch.setattr(graph_loading, "MAX_ROWS", 1)
+        monkeypatch.setattr(load, "MAX_ROWS", 1)
         assert "And 5 more manifests, which were not read." in text_of(viewer, members_of(chain.group))
 
     def test_a_group_that_is_gone_leads_back(self, viewer: Client) -> None:
@@ -240,7 +234,7 @@ def test_a_program_that_takes_too_long_is_given_up(
     program.write_text("#!/bin/sh\nexec sleep 60\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setattr(graph_layout, "LAYOUT_SECONDS", 0.2)
+    monkeypatch.setattr(layout, "LAYOUT_SECONDS", 0.2)
     assert "Laying it out took longer" in text_of(viewer, GRAPH)
 
 
@@ -260,7 +254,7 @@ class TestCost:
     def test_rows_are_counted_by_the_database(self, chain: Manifest, django_assert_num_queries: Any) -> None:
         make_slices(chain, 1000)
         with django_assert_num_queries(1):
-            fans, _ = Forest(Manifest.objects.all()).fans(graph_loading.IS_LIVING)
+            fans, _ = GraphLoader(Manifest.objects.all()).fans(load.IS_LIVING)
         assert sorted(fan.size for fan in fans) == [1, 1, 1, 1000]
 
 

@@ -11,17 +11,17 @@ import pytest
 from django.db import models
 from django.test import Client
 
-from chainsched.admin.page import PAYLOADS
+from chainsched.admin.kit.page import PAYLOADS
 from chainsched.domain.states import ExecutionState, QueueStatus, ScheduleType
 from chainsched.models import (
+    BulkDecision,
+    BulkDecisionItem,
     CancelledTree,
     DeadLetter,
-    Errand,
-    ErrandLetter,
-    Loop,
     Manifest,
     ManifestGroup,
     Metadata,
+    NamedLock,
     Process,
     WorkQueue,
 )
@@ -95,15 +95,15 @@ def make_hostile(text: str) -> None:
     ManifestState.objects.create(manifest=dependent)
     ManifestState.objects.create(manifest=manifest, trigger_at=NOW, **filled(ManifestState, text))
     process = Process.objects.create(pid=1, started_at=NOW, heartbeat_at=NOW, **filled(Process, text))
-    Loop.objects.create(**filled(Loop, text))
+    NamedLock.objects.create(**filled(NamedLock, text))
     refers = {"manifest": manifest, "group": group, "source": "schedule", "scheduled_for": NOW, "created_at": NOW}
     running = {"state": ExecutionState.IN_PROGRESS, "process": process, "cancel_requested": True, "started_at": NOW}
     run = Metadata.objects.create(**filled(Metadata, text) | refers | running)
     WorkQueue.objects.create(**filled(WorkQueue, text) | refers, priority=0, turn=1, status=QueueStatus.QUEUED)
     letter = {"manifest": manifest, "execution": run, "dead_lettered_at": NOW, **filled(DeadLetter, text)}
     decided = {"dead_letter": DeadLetter.objects.create(**letter), "outcome": "skipped", "decided_at": NOW}
-    errand = Errand.objects.create(verb="retry", total=1, created_at=NOW, **filled(Errand, text))
-    ErrandLetter.objects.create(errand=errand, **decided, **filled(ErrandLetter, text))
+    bulk_decision = BulkDecision.objects.create(verb="retry", total=1, created_at=NOW, **filled(BulkDecision, text))
+    BulkDecisionItem.objects.create(bulk_decision=bulk_decision, **decided, **filled(BulkDecisionItem, text))
     CancelledTree.objects.create(root_execution=run, cancelled_at=NOW, **filled(CancelledTree, text))
 
 
@@ -120,7 +120,7 @@ def filled(model: type[models.Model], text: str) -> dict[str, Any]:
 
 def asked(client: Client) -> Iterator[str]:
     """The pages that ask before something is done."""
-    for model in (Manifest, ManifestGroup, Metadata, WorkQueue, DeadLetter, Errand):
+    for model in (Manifest, ManifestGroup, Metadata, WorkQueue, DeadLetter, BulkDecision):
         row = model.objects.earliest("pk")
         for action in ("trigger", "cancel", "retry", "activate", "set_limits", "run_again"):
             response = client.post(list_of(model), {"_selected_action": row.pk, "action": action, "index": 0})
@@ -154,7 +154,7 @@ def test_it_is_inert_in_what_is_typed_into_the_address(superuser: Client, text: 
         "by_workflow",
         "by_owner",
         "by_fingerprint",
-        "by_errand",
+        "by_bulk_decision",
         "outcome",
         "state",
         "status",

@@ -12,7 +12,7 @@ from django.test import Client
 from django.urls import get_resolver
 
 from chainsched.domain.states import ExecutionState, ScheduleType
-from chainsched.models import DeadLetter, Errand, Manifest, ManifestGroup, Metadata, WorkQueue
+from chainsched.models import BulkDecision, DeadLetter, Manifest, ManifestGroup, Metadata, WorkQueue
 from tests.admin.test_pages import fingerprint
 from tests.admin.world import MODELS, VERBS, client_of, list_of, make_world, url_of
 from tests.factories import NOW, make_execution, make_letter, make_manifest, make_queue_row
@@ -55,7 +55,7 @@ ACTIONS = {
     (WorkQueue, "bring_forward"): "trigger_manifest",
     (WorkQueue, "cancel"): "cancel_manifest",
     (DeadLetter, "retry"): "retry_deadletter",
-    (Errand, "cancel"): "retry_deadletter",
+    (BulkDecision, "cancel"): "retry_deadletter",
     (DeadLetter, "acknowledge"): "acknowledge_deadletter",
 }
 PAGE_ONLY = {(ManifestGroup, "set_limits"), (Manifest, "activate"), (Metadata, "cancel_tree")}
@@ -148,7 +148,7 @@ def _fitting(model: Any, action: str) -> Any:
         ),
         WorkQueue: lambda: make_queue_row(manifest),
         DeadLetter: lambda: make_letter(manifest),
-        Errand: lambda: Errand.objects.create(verb="retry", total=1, created_at=NOW),
+        BulkDecision: lambda: BulkDecision.objects.create(verb="retry", total=1, created_at=NOW),
     }[model]()
 
 

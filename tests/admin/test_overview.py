@@ -13,22 +13,14 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import path, reverse
 
 from chainsched.admin import DeadLetterAdmin
-from chainsched.admin.overview import REFRESH_SECONDS
+from chainsched.admin.pages.overview import REFRESH_SECONDS
+from chainsched.db.clock import database_now, stop_clock
 from chainsched.domain.states import ExecutionState
-from chainsched.domain.tallies import Share, hour_of
-from chainsched.models import DeadLetter, Manifest, ManifestGroup, Metadata, Process, Tally, WorkQueue
-from chainsched.models.clock import database_now, stop_clock
-from chainsched.models.tally import TallyQuerySet
+from chainsched.domain.statistics import Share, hour_of
+from chainsched.models import DeadLetter, HourlyStatistic, Manifest, ManifestGroup, Metadata, Process, WorkQueue
+from chainsched.models.hourly_statistic import HourlyStatisticQuerySet
 from tests.admin.world import client_of
-from tests.factories import (
-    NOW,
-    make_execution,
-    make_group,
-    make_letter,
-    make_manifest,
-    make_process,
-    make_queue_row,
-)
+from tests.factories import NOW, make_execution, make_group, make_letter, make_manifest, make_process, make_queue_row
 
 pytestmark = pytest.mark.django_db
 
@@ -44,7 +36,7 @@ def overview(client: Client) -> str:
 
 def ended(state=ExecutionState.COMPLETED, *, number=1, workflow="etl.extract", hours_ago=0, seconds=1.0, group=0):
     hour = hour_of(database_now() - timedelta(hours=hours_ago))
-    Tally.objects.append([Share(hour, group, workflow, state, number, seconds * number, seconds, 17)])
+    HourlyStatistic.objects.append([Share(hour, group, workflow, state, number, seconds * number, seconds, 17)])
 
 
 @pytest.fixture(autouse=True)
@@ -134,7 +126,7 @@ def test_the_worst_are_named(viewer, alive):
 
 
 def test_of_a_long_queue_only_the_head_is_spoken_for(viewer, alive, monkeypatch):
-    monkeypatch.setattr("chainsched.admin.overview.LOOKED_AT", 1)
+    monkeypatch.setattr("chainsched.admin.pages.overview.LOOKED_AT", 1)
     make_queue_row(make_manifest("fresh", state={}), created_at=database_now(), priority=9)
     make_queue_row(make_manifest("starved", state={}), created_at=database_now() - timedelta(hours=1))
     assert "None of the first 200 rows has waited for more than a minute." in overview(viewer)
@@ -194,7 +186,7 @@ def test_it_takes_few_queries_however_much_there_is(role, alive):
 
 def test_who_may_see_nothing_behind_a_figure_does_not_see_the_figure(alive):
     user = User.objects.create_user("narrow", is_staff=True)
-    user.user_permissions.add(Permission.objects.get(codename="view_loop"))
+    user.user_permissions.add(Permission.objects.get(codename="view_namedlock"))
     make_letter(make_manifest(state={}))
     ended(number=1_234)
     client = Client()
@@ -276,13 +268,13 @@ def test_a_day_begins_within_an_hour_of_the_roll_up_where_zones_are_half_hours_o
 
 def test_a_longer_success_that_comes_meanwhile_is_no_error(viewer, alive, monkeypatch):
     ended(seconds=1.0)
-    counted = TallyQuerySet.statistics
+    counted = HourlyStatisticQuerySet.statistics
 
     def count_and_let_another_come(self):
         found = counted(self)
         ended(seconds=2.0)
-        Tally.objects.fold(limit=10)
+        HourlyStatistic.objects.merge_appended(limit=10)
         return found
 
-    monkeypatch.setattr(TallyQuerySet, "statistics", count_and_let_another_come)
+    monkeypatch.setattr(HourlyStatisticQuerySet, "statistics", count_and_let_another_come)
     assert "etl.extract 1.0 s" in overview(viewer)

@@ -15,11 +15,20 @@ from django.db.models import Model
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from chainsched.admin import filters, paginator
-from chainsched.admin.executions import MAX_NODES
+from chainsched.admin.kit import filters, paginator
+from chainsched.admin.pages.executions import MAX_NODES
+from chainsched.db.clock import database_now
 from chainsched.domain.states import ExecutionState, ScheduleType, Source
-from chainsched.models import DeadLetter, Errand, Manifest, ManifestGroup, ManifestState, Metadata, Process, WorkQueue
-from chainsched.models.clock import database_now
+from chainsched.models import (
+    BulkDecision,
+    DeadLetter,
+    Manifest,
+    ManifestGroup,
+    ManifestState,
+    Metadata,
+    Process,
+    WorkQueue,
+)
 from tests.admin.world import (
     CANARY,
     GONE,
@@ -166,7 +175,7 @@ class TestCost:
         self, superuser: Client, world: Manifest, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(paginator, "MAX_COUNTED", 2)
-        monkeypatch.setattr("chainsched.admin.page.MAX_COUNTED", 2)
+        monkeypatch.setattr("chainsched.admin.kit.page.MAX_COUNTED", 2)
         assert "The list ends after 2 rows" in text_of(superuser, list_of(Manifest))
         assert superuser.get(list_of(Manifest)).context["cl"].result_count == 2
 
@@ -320,7 +329,7 @@ class TestWhatTheySay:
     def test_a_tree_too_large_to_be_read_shows_the_execution_and_says_how_many_more_there_are(
         self, viewer: Client, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("chainsched.admin.executions.MAX_READ", 5)
+        monkeypatch.setattr("chainsched.admin.pages.executions.MAX_READ", 5)
         root = make_execution(state=ExecutionState.COMPLETED)
         for _ in range(20):
             last = make_execution(
@@ -408,7 +417,7 @@ class UsersElsewhere:
     """Answers like Django without a router, for which users would be where the rows are that name them."""
 
     def db_for_read(self, model: type[Model], **hints: Any) -> None:
-        is_misled = model is User and isinstance(hints.get("instance"), (DeadLetter, Errand))
+        is_misled = model is User and isinstance(hints.get("instance"), (DeadLetter, BulkDecision))
         assert not is_misled, "users are looked for in the database of chainsched"
 
 
@@ -416,13 +425,13 @@ def test_users_are_read_from_where_users_are(superuser: Client, world: Manifest,
     someone = User.objects.create_user("someone")
     run = make_execution(world, source=Source.DEAD_LETTER)
     letter = make_letter(world, status="retried", resolved_at=NOW, resolved_by=someone, retry_execution_id=run.id)
-    errand = Errand.objects.create(verb="retry", total=1, created_at=NOW, asked_by=someone)
+    bulk_decision = BulkDecision.objects.create(verb="retry", total=1, created_at=NOW, asked_by=someone)
     settings.DATABASE_ROUTERS = [UsersElsewhere()]
     for url in (
         list_of(DeadLetter),
         url_of(DeadLetter, "change", letter.pk),
-        list_of(Errand),
-        url_of(Errand, "change", errand.pk),
+        list_of(BulkDecision),
+        url_of(BulkDecision, "change", bulk_decision.pk),
         url_of(Metadata, "change", run.pk),
     ):
         assert superuser.get(url).status_code == 200, url

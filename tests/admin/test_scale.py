@@ -13,8 +13,8 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from chainsched.admin.filters import NEWEST
-from chainsched.flow.transact import looking
+from chainsched.admin.kit.filters import NEWEST
+from chainsched.flow.transactions import index_reads
 from chainsched.models import DeadLetter, Manifest, ManifestGroup, Metadata, WorkQueue
 from tests.admin.test_pages import MAX_QUERIES
 from tests.admin.world import client_of, url_of
@@ -175,7 +175,7 @@ def faults_of(client: Client, address: str, query: dict[str, str]) -> list[str]:
         if sql.startswith("SELECT set_config"):
             is_looking = not is_looking
         elif sql.startswith("SELECT") and "chainsched_" in sql:
-            with looking() if is_looking else nullcontext():
+            with index_reads() if is_looking else nullcontext():
                 found += [f"{fault}: {sql}" for fault in faults(sql)]
     return found + ([f"{len(asked)} queries"] if len(asked) > MAX_QUERIES else [])
 
@@ -205,7 +205,7 @@ def test_a_graph_looks_at_each_manifest_some_times_even_where_memory_is_short() 
         with CaptureQueriesContext(connection) as captured:
             assert client.get(address).status_code == 200
         asked = [entry["sql"] for entry in captured if '"chainsched_manifest"' in entry["sql"]]
-        with looking():
+        with index_reads():
             assert max(touched(node) for sql in asked for node in nodes(plan_of(sql))) < 10 * number
 
 

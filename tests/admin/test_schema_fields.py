@@ -11,7 +11,7 @@ from django import forms
 from pydantic import BaseModel, Field, TypeAdapter
 from pydantic_core import core_schema
 
-from chainsched.admin.schema_fields import WHOLE, DocumentField, collect, fields_of, initial_of
+from chainsched.admin.kit.schema_fields import WHOLE, DocumentField, collect, fields_of, initial_of
 from chainsched.domain.inputs import InputType
 
 

@@ -8,11 +8,12 @@ from datetime import timedelta
 import pytest
 from django.test import Client
 
-from chainsched.admin import MetadataAdmin, timeline
-from chainsched.admin.timeline import PLOT_HEIGHT, Run, chart, round_step
+from chainsched.admin import MetadataAdmin
+from chainsched.admin.charts import timeline
+from chainsched.admin.charts.timeline import PLOT_HEIGHT, Run, chart, round_step
+from chainsched.db.clock import database_now
 from chainsched.domain.states import ExecutionState, Source
 from chainsched.models import Manifest, Metadata
-from chainsched.models.clock import database_now
 from tests.admin.test_pages import MAX_QUERIES, queries
 from tests.admin.world import url_of
 from tests.factories import NOW, make_execution, make_manifest

@@ -12,7 +12,7 @@ from django.db.models import QuerySet
 from django.test import Client
 
 from chainsched.admin import DeadLetterAdmin, ManifestGroupAdmin
-from chainsched.admin.triage import MAX_KINDS
+from chainsched.admin.pages.triage import MAX_KINDS
 from chainsched.domain.states import DeadLetterStatus
 from chainsched.models import DeadLetter, ManifestGroup
 from tests.admin.test_pages import MAX_QUERIES, queries, text_of

@@ -14,14 +14,14 @@ from django.urls import reverse
 
 from chainsched.domain.states import ExecutionState, ScheduleType
 from chainsched.models import (
+    BulkDecision,
+    BulkDecisionItem,
     CancelledTree,
     DeadLetter,
-    Errand,
-    ErrandLetter,
-    Loop,
     Manifest,
     ManifestGroup,
     Metadata,
+    NamedLock,
     Process,
     WorkQueue,
 )
@@ -39,9 +39,9 @@ from tests.factories import (
 MODELS: tuple[Any, ...] = (
     CancelledTree,
     DeadLetter,
-    Errand,
-    ErrandLetter,
-    Loop,
+    BulkDecision,
+    BulkDecisionItem,
+    NamedLock,
     Manifest,
     ManifestGroup,
     Metadata,
@@ -77,7 +77,7 @@ def make_world(name: str = "Extract", *, gone: int = GONE) -> Manifest:
     dormant = {"schedule_type": ScheduleType.DORMANT_DEPENDENT, "workflow": "testapp.copy"}
     make_dependent(parent, f"{name} dormant", group=group, **dormant)
     process = make_process()
-    Loop.objects.create(name=f"{name}"[:40], turned_at=NOW)
+    NamedLock.objects.create(name=f"{name}"[:40], turned_at=NOW)
     for manifest_id, process_id in ((parent.id, process.id), (gone, gone)):
         failed = _failed(name, manifest_id, process_id, group_id=group.id)
         make_execution(parent_execution_id=failed.id, root_execution_id=failed.id, state=ExecutionState.COMPLETED)
@@ -85,10 +85,12 @@ def make_world(name: str = "Extract", *, gone: int = GONE) -> Manifest:
         make_queue_row(**columns, parent_execution_id=gone, dead_letter_id=gone)
         make_letter(manifest_id=manifest_id, execution_id=failed.id, fingerprint="abc")
         CancelledTree.objects.create(root_execution_id=failed.id, cancelled_at=NOW)
-        errand = Errand.objects.create(verb="retry", total=2, note="back up", created_at=NOW)
+        bulk_decision = BulkDecision.objects.create(verb="retry", total=2, note="back up", created_at=NOW)
         for letter_id, outcome in ((failed.id, "skipped"), (gone, "waiting")):
             at = None if outcome == "waiting" else NOW
-            ErrandLetter.objects.create(errand=errand, dead_letter_id=letter_id, outcome=outcome, decided_at=at)
+            BulkDecisionItem.objects.create(
+                bulk_decision=bulk_decision, dead_letter_id=letter_id, outcome=outcome, decided_at=at
+            )
     return parent
 
 

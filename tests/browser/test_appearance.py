@@ -20,15 +20,7 @@ from tests.browser import probes
 from tests.browser.pages import PAGES
 from tests.browser.visitor import Visitor
 from tests.browser.world import Night
-from tests.factories import (
-    NOW,
-    make_dependent,
-    make_execution,
-    make_group,
-    make_manifest,
-    make_process,
-    make_queue_row,
-)
+from tests.factories import NOW, make_dependent, make_execution, make_group, make_manifest, make_process, make_queue_row
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 

@@ -10,7 +10,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.select import Select
 
 from chainsched import Every
-from chainsched.admin.overview import REFRESH_SECONDS
+from chainsched.admin.pages.overview import REFRESH_SECONDS
 from chainsched.domain.states import ExecutionState
 from chainsched.models import DeadLetter, Manifest, ManifestGroup, WorkQueue
 from chainsched.registry import registry

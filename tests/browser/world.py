@@ -9,20 +9,20 @@ from typing import Any
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
 
-from chainsched.admin import audit
+from chainsched import history
 from chainsched.domain.states import DeadLetterStatus, ExecutionState, QueueStatus, RunCondition, ScheduleType, Source
-from chainsched.domain.tallies import Share, hour_of
+from chainsched.domain.statistics import Share, hour_of
 from chainsched.models import (
+    BulkDecision,
+    BulkDecisionItem,
     CancelledTree,
-    Errand,
-    ErrandLetter,
-    Loop,
+    HourlyStatistic,
     Manifest,
     ManifestGroup,
     ManifestState,
     Metadata,
+    NamedLock,
     Process,
-    Tally,
 )
 from tests.admin.world import MODELS, make_user
 from tests.factories import (
@@ -78,10 +78,10 @@ class Night:
         make_process(kind="scheduler", host="jobs-1", pid=2290, heartbeat_at=ago(seconds=1), **living)
         return make_process(kind="worker", host="jobs-2", pid=2311, heartbeat_at=ago(seconds=3), **living)
 
-    def _loops(self) -> Loop:
-        Loop.objects.create(name="cleanup", turned_at=ago(hours=4))
-        Loop.objects.create(name="graph", turned_at=ago(days=1))
-        return Loop.objects.create(name="dispatch", turned_at=ago(seconds=1))
+    def _loops(self) -> NamedLock:
+        NamedLock.objects.create(name="cleanup", turned_at=ago(hours=4))
+        NamedLock.objects.create(name="graph", turned_at=ago(days=1))
+        return NamedLock.objects.create(name="dispatch", turned_at=ago(seconds=1))
 
     def _etl(self) -> None:
         """A chain for Europe that is under way, and one for America whose tree was cancelled."""
@@ -170,7 +170,7 @@ class Night:
         group = make_group("archive")
         columns = {"asked_by": self.someone, "note": "the disk is back", "selection": "fingerprint: 7c1e0f55"}
         times = {"created_at": ago(minutes=2), "started_at": ago(minutes=1)}
-        errand = Errand.objects.create(
+        bulk_decision = BulkDecision.objects.create(
             verb="retry", status="under_way", total=4, done_count=2, skipped_count=1, **columns, **times
         )
         said = (
@@ -191,8 +191,10 @@ class Night:
                 **(decided if is_over else {}),
             )
             moment = {"decided_at": ago(seconds=30)} if is_over else {}
-            row = ErrandLetter.objects.create(errand=errand, dead_letter=letter, outcome=outcome, said=words, **moment)
-        self.of |= {"errand": errand, "errandletter": row}
+            row = BulkDecisionItem.objects.create(
+                bulk_decision=bulk_decision, dead_letter=letter, outcome=outcome, said=words, **moment
+            )
+        self.of |= {"bulkdecision": bulk_decision, "bulkdecisionitem": row}
 
     def _reports(self) -> None:
         group = make_group("reports", is_enabled=False)
@@ -214,8 +216,8 @@ class Night:
     def _history(self) -> None:
         letter = self.of["deadletter"]
         same = "status awaiting_intervention"
-        told = {"outcome": "already queued", "before": same, "after": same, "details": {}}
-        audit.note(letter, user=self.someone, did="Retried", reason="the partner is back", **told)
+        entry = history.describe("Retried", "already queued", before=same, after=same, reason="the partner is back")
+        history.write({entry: [letter]}, user=self.someone)
         LogEntry.objects.update(action_time=ago(minutes=9))
 
     def _day(self) -> None:
@@ -226,11 +228,15 @@ class Night:
             hour = hour_of(ago(hours=back))
             for number, (workflow, seconds) in enumerate(times.items()):
                 many = 40 + 9 * ((back * 7 + number * 5) % 11)
-                Tally.objects.append([Share(hour, 0, workflow, "completed", many, many * seconds, seconds, last)])
+                HourlyStatistic.objects.append(
+                    [Share(hour, 0, workflow, "completed", many, many * seconds, seconds, last)]
+                )
             failed = 6 if back < 4 else back % 3
             share = Share(hour, 0, "shop.export_to_partner", "failed", failed, 30.0 * failed, 30.0, last)
-            Tally.objects.append([share] if failed else [])
-        Tally.objects.append([Share(hour_of(ago(hours=1)), 0, "shop.extract", "cancelled", 1, 60.0, 60.0, last)])
+            HourlyStatistic.objects.append([share] if failed else [])
+        HourlyStatistic.objects.append(
+            [Share(hour_of(ago(hours=1)), 0, "shop.extract", "cancelled", 1, 60.0, 60.0, last)]
+        )
 
     def _timed(self, name: str, group: ManifestGroup, workflow: str, *, every: int, failures: int = 0) -> Manifest:
         state = {

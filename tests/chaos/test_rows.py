@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from chainsched.db.clock import database_now, stop_clock
 from chainsched.domain.states import ExecutionState
 from chainsched.models import ManifestState, Metadata, WorkQueue
-from chainsched.models.clock import database_now, stop_clock
 from chaos import rows
 from chaos.fleet import SCHEDULER, WORKER
 from tests.factories import NOW, make_execution, make_manifest, make_process, make_queue_row

@@ -8,13 +8,13 @@ from typing import Any
 from chainsched import Cron, GiveUp, RunCondition
 from chainsched.domain import outcomes
 from chainsched.domain.outcomes import Finished, Outcome
-from chainsched.flow.activate import activate
-from chainsched.flow.dispatch import dispatch
-from chainsched.flow.evaluate import evaluate
-from chainsched.flow.execute import claim, hand_back
-from chainsched.flow.reap import reap
-from chainsched.flow.recall import recall
-from chainsched.flow.record import record
+from chainsched.flow.maintain.reap import reap
+from chainsched.flow.maintain.recall import recall
+from chainsched.flow.run.activate import activate
+from chainsched.flow.run.claim import claim, hand_back
+from chainsched.flow.run.dispatch import dispatch
+from chainsched.flow.run.evaluate import evaluate
+from chainsched.flow.run.record import record
 from chainsched.models import DeadLetter, Manifest, ManifestGroup, Metadata, Process
 from chainsched.registry import registry
 from chainsched.testing import Workbench
@@ -184,7 +184,7 @@ def depend(name: str, *, on: str, **options: Any) -> Call:
     return lambda: Manifest.objects.schedule_dependent(workflows.ping, name, None, depends_on=on, **stated).external_id
 
 
-def adopt(name: str, *, by: str) -> Call:
+def add_one_time_child(name: str, *, by: str) -> Call:
     return lambda: Manifest.objects.schedule_child(workflows.ping, name, None, parent=by).external_id
 
 

@@ -6,13 +6,14 @@ from typing import Any, NamedTuple
 import pytest
 from django.db import transaction
 
+from chainsched.db import locks
+from chainsched.db.clock import database_now
 from chainsched.domain.states import ExecutionState
-from chainsched.flow.dispatch import dispatch
-from chainsched.flow.execute import claim
-from chainsched.models import Loop, Manifest, ManifestGroup, ManifestState, Metadata, WorkQueue, locks
-from chainsched.models.clock import database_now
-from chainsched.models.loop import DISPATCH
-from tests.concurrency.family import Call, Family, adopt, depend, join_group, remove
+from chainsched.flow.run.claim import claim
+from chainsched.flow.run.dispatch import dispatch
+from chainsched.models import Manifest, ManifestGroup, ManifestState, Metadata, NamedLock, WorkQueue
+from chainsched.models.named_lock import DISPATCH
+from tests.concurrency.family import Call, Family, add_one_time_child, depend, join_group, remove
 from tests.concurrency.interleaving import Actor, actors, interleave
 from tests.concurrency.threads import at_once
 from tests.drive import manifest, new_bench
@@ -35,7 +36,7 @@ def family() -> Iterator[Family]:
 @pytest.fixture(autouse=True)
 def no_deadlock(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """Deadlocks are survived by trying again, so nothing else would tell of them."""
-    with caplog.at_level("INFO", logger="chainsched.flow.transact"):
+    with caplog.at_level("INFO", logger="chainsched.flow.transactions"):
         yield
     assert "busy" not in caplog.text
 
@@ -175,7 +176,12 @@ OTHERS = [
     ),
     Race("new dependent", "record", Family.parent_runs, lambda f: (depend("new", on="parent"), f.record("parent"))),
     Race("new join", "record", Family.members_run, lambda f: (depend("new", on="parent", fan_in=True), f.record("a"))),
-    Race("new child", "record", Family.parent_runs, lambda f: (adopt("new", by="parent"), f.record("parent"))),
+    Race(
+        "new child",
+        "record",
+        Family.parent_runs,
+        lambda f: (add_one_time_child("new", by="parent"), f.record("parent")),
+    ),
     Race("edit", "evaluate", Family.members_are_due, lambda f: (depend("a", on="parent", priority=9), f.evaluate)),
     Race("edit", "dispatch", Family.members_wait, lambda f: (depend("a", on="parent", priority=9), f.dispatch)),
     Race("enable of a group", "evaluate", Family.group_is_off, lambda f: (f.group.enable, f.evaluate)),
@@ -251,7 +257,7 @@ def test_a_dispatcher_takes_its_time_after_its_lock():
     make_queue_row(make_manifest(state={}))
     with actors(1) as (other,):
         with transaction.atomic():
-            Loop.objects.hold(DISPATCH, now=database_now())
+            NamedLock.objects.hold(DISPATCH, now=database_now())
             other.start(lambda: dispatch(workflows=["testapp.ping"]))
             assert is_held_up(other)
             released_at = database_now()
@@ -290,7 +296,7 @@ def test_the_last_two_members_of_a_fan_in_that_end_at_one_barrier_fire_it_once_t
     for _ in range(200):
         worker, parent = make_process(), make_manifest(state={})
         cause = make_execution(parent, state=ExecutionState.COMPLETED)
-        numbers = {"due_execution": cause.id, "covered_execution": cause.id, "owed_to": parent.id}
+        numbers = {"due_execution": cause.id, "covered_execution": cause.id, "outstanding_for": parent.id}
         members = [make_dependent(parent, state=numbers) for _ in range(2)]
         join = make_dependent(parent, is_fan_in_continuation=True, state={"due_execution": cause.id})
         for member in members:

@@ -101,7 +101,8 @@ def seed_at_once(processes: Sequence[subprocess.Popen[str]], *ranges: tuple[int,
 def forget_everything() -> None:
     with connection.cursor() as cursor:
         cursor.execute(
-            "TRUNCATE chainsched_manifest, chainsched_manifeststate, chainsched_manifestgroup, chainsched_loop CASCADE"
+            "TRUNCATE chainsched_manifest, chainsched_manifeststate, chainsched_manifestgroup, "
+            "chainsched_namedlock CASCADE"
         )
 
 

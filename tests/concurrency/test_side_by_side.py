@@ -11,20 +11,20 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from chainsched import Every, ManifestItem
+from chainsched.db import locks
 from chainsched.domain import outcomes
 from chainsched.domain.outcomes import Finished
-from chainsched.domain.states import ErrandStatus, ErrandVerb, ExecutionState
-from chainsched.flow.carry_out import carry_out
-from chainsched.flow.commission import commission
-from chainsched.flow.declare import Schedules
-from chainsched.flow.dispatch import dispatch
-from chainsched.flow.evaluate import evaluate
-from chainsched.flow.execute import begin, claim, note_progress, release
-from chainsched.flow.record import record
-from chainsched.flow.seed import seed
-from chainsched.flow.transact import transact
-from chainsched.models import Errand, Loop, Manifest, ManifestState, Metadata, WorkQueue, locks
-from chainsched.models.loop import DISPATCH
+from chainsched.domain.states import BulkDecisionStatus, BulkDecisionVerb, ExecutionState
+from chainsched.flow.operate.bulk_decisions import carry_out, request_bulk_decision
+from chainsched.flow.run.claim import begin, claim, note_progress, release
+from chainsched.flow.run.dispatch import dispatch
+from chainsched.flow.run.evaluate import evaluate
+from chainsched.flow.run.record import record
+from chainsched.flow.schedule.declare import Schedules
+from chainsched.flow.schedule.seed import seed
+from chainsched.flow.transactions import transact
+from chainsched.models import BulkDecision, Manifest, ManifestState, Metadata, NamedLock, WorkQueue
+from chainsched.models.named_lock import DISPATCH
 from tests.concurrency.threads import at_once
 from tests.factories import (
     NOW,
@@ -97,17 +97,21 @@ def test_clerks_side_by_side_decide_about_each_letter_once():
     letters = [make_letter(make_manifest(state={})) for _ in range(60)]
     asker = User.objects.create_user("ann")
     told = {"by": asker, "note": "back", "selection": "", "now": NOW}
-    commission(ErrandVerb.RETRY, [letter.id for letter in letters], **told)
+    request_bulk_decision(BulkDecisionVerb.RETRY, [letter.id for letter in letters], **told)
 
     def turns() -> int:
         decided = 0
-        while Errand.objects.open().exists():
+        while BulkDecision.objects.open().exists():
             decided += carry_out(now=NOW, limit=7).letters
         return decided
 
     assert sum(at_once(*[turns] * 4)) == 60
-    errand = Errand.objects.get()
-    assert (errand.status, errand.done_count, errand.skipped_count) == (ErrandStatus.DONE, 60, 0)
+    bulk_decision = BulkDecision.objects.get()
+    assert (bulk_decision.status, bulk_decision.done_count, bulk_decision.skipped_count) == (
+        BulkDecisionStatus.DONE,
+        60,
+        0,
+    )
     assert WorkQueue.objects.queued().count() == 60
     entries = LogEntry.objects.filter(content_type__model="deadletter").values_list("object_id", flat=True)
     assert Counter(entries) == {str(letter.id): 1 for letter in letters}
@@ -172,7 +176,7 @@ def test_the_last_two_members_of_a_fan_in_that_end_together_fire_it_once(repetit
     process = make_process()
     parent = make_manifest(state={})
     earlier = make_execution(parent, state=ExecutionState.COMPLETED)
-    numbers = {"due_execution": earlier.id, "covered_execution": earlier.id, "owed_to": parent.id}
+    numbers = {"due_execution": earlier.id, "covered_execution": earlier.id, "outstanding_for": parent.id}
     members = [make_dependent(parent, state=numbers) for _ in range(2)]
     join = make_dependent(parent, is_fan_in_continuation=True, state={"due_execution": earlier.id})
     running = [make_execution(member, state=ExecutionState.IN_PROGRESS, process=process) for member in members]
@@ -320,7 +324,7 @@ def test_a_dispatcher_that_freezes_in_its_turn_is_replaced(monkeypatch):
     try:
         frozen.set_autocommit(False)
         with frozen.cursor() as cursor:
-            cursor.execute("INSERT INTO chainsched_loop (name, turns) VALUES (%s, '{}')", [DISPATCH])
+            cursor.execute("INSERT INTO chainsched_namedlock (name, turns) VALUES (%s, '{}')", [DISPATCH])
         # In the end and here alone, so that nothing else is ended that takes its time.
         with monkeypatch.context() as patched:
             patched.setattr(locks, "IDLE_TIMEOUT", "500ms")
@@ -329,4 +333,4 @@ def test_a_dispatcher_that_freezes_in_its_turn_is_replaced(monkeypatch):
     finally:
         frozen.close()
     with transact():
-        assert Loop.objects.hold(DISPATCH, now=NOW).turns == {"0": 1}
+        assert NamedLock.objects.hold(DISPATCH, now=NOW).turns == {"0": 1}

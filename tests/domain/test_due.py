@@ -312,8 +312,8 @@ def test_an_obstacle_silences_the_schedule_but_not_a_wish_unless_the_group_is_of
     hindered = replace(facts(next_run_at=NOW), **change)
     assert find_obstacle(hindered) == Reason(reason)
     assert alarm(hindered, now=NOW) is None
-    wish = None if reason == "group_disabled" else at(15)
-    assert alarm(replace(hindered, trigger_at=at(15)), now=NOW) == wish
+    request = None if reason == "group_disabled" else at(15)
+    assert alarm(replace(hindered, trigger_at=at(15)), now=NOW) == request
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ class Plan:
     day: date | None = None
 
 
-class Order(BaseModel):
+class QueueRequest(BaseModel):
     number: int
     at: datetime | None = None
     lines: list[Slice] = []
@@ -73,8 +73,8 @@ def nested(levels: int) -> Any:
             id="nested dataclass",
         ),
         pytest.param(
-            Order,
-            Order(number=7, at=datetime(2026, 1, 5, 12, tzinfo=UTC), lines=[Slice("a")]),
+            QueueRequest,
+            QueueRequest(number=7, at=datetime(2026, 1, 5, 12, tzinfo=UTC), lines=[Slice("a")]),
             {"number": 7, "at": "2026-01-05T12:00:00Z", "lines": [{"table": "a", "size": 500}]},
             id="pydantic model",
         ),
@@ -109,12 +109,12 @@ def test_a_plain_dict_does_for_a_dataclass_and_defaults_are_filled_in():
     ("annotation", "value", "place"),
     [
         pytest.param(Slice, {"table": "a", "sise": 1}, "sise", id="dataclass: an unknown field"),
-        pytest.param(Order, {"number": 1, "extra": 2}, "extra", id="model: an unknown field"),
+        pytest.param(QueueRequest, {"number": 1, "extra": 2}, "extra", id="model: an unknown field"),
         pytest.param(Span, {"first": 1, "list": 2}, "list", id="TypedDict: an unknown key"),
         pytest.param(Plan, {"name": "x", "slices": [{"table": "a", "no": 1}]}, "slices.0.no", id="unknown and nested"),
         pytest.param(Slice, {"size": 1}, "table", id="a missing field"),
         pytest.param(Slice, {"table": 5}, "table", id="dataclass: a wrong type"),
-        pytest.param(Order, {"number": "seven"}, "number", id="model: a wrong type"),
+        pytest.param(QueueRequest, {"number": "seven"}, "number", id="model: a wrong type"),
         pytest.param(Span, {"first": "one"}, "first", id="TypedDict: a wrong type"),
         pytest.param(Plan, {"name": "x", "slices": [{"table": "a", "size": "big"}]}, "slices.0.size", id="nested"),
         pytest.param(dict[str, int], {"a": "b"}, "a", id="dict: a wrong value"),
@@ -129,7 +129,15 @@ def test_what_does_not_fit_is_refused_naming_the_field_and_the_workflow(annotati
 
 @pytest.mark.parametrize(
     ("annotation", "value"),
-    [(int, "seven"), (str, 5), (None, 5), (Slice, None), (Slice, Order(number=1)), (list[int], 5), (bool, "perhaps")],
+    [
+        (int, "seven"),
+        (str, 5),
+        (None, 5),
+        (Slice, None),
+        (Slice, QueueRequest(number=1)),
+        (list[int], 5),
+        (bool, "perhaps"),
+    ],
 )
 def test_a_value_of_another_type_is_refused(annotation, value):
     with pytest.raises(InvalidInput, match=r"shop\.copy") as caught:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chainsched.domain.retry import RetryPolicy, Surrender, TryAgain, after_failure, backoff
+from chainsched.domain.retry import RetryPolicy, StopRetrying, TryAgain, after_failure, backoff
 
 MINUTE = timedelta(minutes=1)
 DEFAULT = RetryPolicy(max_retries=3, delay=5 * MINUTE, multiplier=2.0, max_delay=60 * MINUTE)
@@ -34,7 +34,7 @@ def policy(max_retries: int) -> RetryPolicy:
 )
 def test_a_job_is_given_up_when_its_failures_reach_max_retries(max_retries, failures, is_given_up):
     answer = after_failure(policy(max_retries), failures=failures, is_hopeless=False, was_lost=False, spread=0)
-    assert isinstance(answer, Surrender if is_given_up else TryAgain)
+    assert isinstance(answer, StopRetrying if is_given_up else TryAgain)
 
 
 def test_nothing_is_given_up_before_one_failure():
@@ -44,13 +44,13 @@ def test_nothing_is_given_up_before_one_failure():
 
 def test_giving_up_says_how_many_failures_and_what_the_limit_is():
     answer = after_failure(DEFAULT, failures=3, is_hopeless=False, was_lost=False, spread=0)
-    assert answer == Surrender("Max retries exceeded (3 failures >= 3 max retries)")
+    assert answer == StopRetrying("Max retries exceeded (3 failures >= 3 max retries)")
 
 
 @pytest.mark.parametrize("was_lost", [False, True])
 def test_what_time_cannot_mend_is_given_up_at_once(was_lost):
     answer = after_failure(DEFAULT, failures=1, is_hopeless=True, was_lost=was_lost, spread=0)
-    assert answer == Surrender("Trying again cannot help")
+    assert answer == StopRetrying("Trying again cannot help")
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_an_attempt_lost_with_its_process_is_made_again_at_once_the_first_time(w
 
 def test_a_lost_attempt_counts_towards_the_limit():
     answer = after_failure(policy(1), failures=1, is_hopeless=False, was_lost=True, spread=0)
-    assert isinstance(answer, Surrender)
+    assert isinstance(answer, StopRetrying)
 
 
 @pytest.mark.parametrize(

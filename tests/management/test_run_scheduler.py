@@ -9,11 +9,12 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 
 from chainsched import Every
+from chainsched.db import sqlite_file
 from chainsched.domain.states import ExecutionState
 from chainsched.exceptions import UnfitFileSystem
-from chainsched.flow.declare import schedules
-from chainsched.models import Manifest, Metadata, Process, files
-from chainsched.runtime.deadlines import is_before
+from chainsched.flow.schedule.declare import schedules
+from chainsched.models import Manifest, Metadata, Process
+from chainsched.runtime.support.deadlines import is_before
 from tests.testapp import workflows
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -38,7 +39,7 @@ def until_done(monkeypatch):
         time.sleep(0.05)
         return not Metadata.objects.filter(state=ExecutionState.COMPLETED).exists()
 
-    monkeypatch.setattr("chainsched.runtime.supervisor.is_before", is_before_or_not_done)
+    monkeypatch.setattr("chainsched.runtime.process.supervisor.is_before", is_before_or_not_done)
 
 
 def run(*arguments):
@@ -56,7 +57,7 @@ def test_once_seeds_and_takes_one_turn_of_everything(declared):
 
 def test_for_ends_by_itself(declared, until_done):
     output = run("run_scheduler", "--for", "1", "--processes", "2")
-    loops = "reaper, reconciler, cleaner, clerk, manager, dispatcher"
+    loops = "reaper, reconciler, cleaner, bulk_decisions, manager, dispatcher"
     assert f"Scheduler started: {loops}; 2 jobs at once in this process." in output
     assert output.endswith("Scheduler stopped.\n")
     assert Metadata.objects.get().state == ExecutionState.COMPLETED
@@ -92,7 +93,7 @@ def test_a_worker_runs_what_a_scheduler_elsewhere_dispatched(declared, until_don
 
 
 def _now():
-    from chainsched.models.clock import database_now  # noqa: PLC0415
+    from chainsched.db.clock import database_now  # noqa: PLC0415
 
     return database_now()
 
@@ -125,8 +126,8 @@ def test_a_schedules_module_that_cannot_be_imported_stops_the_start(command, mon
 @needs_sqlite
 @pytest.mark.parametrize("command", ["run_scheduler", "run_worker"])
 def test_a_database_file_on_a_network_file_system_stops_the_start(command, monkeypatch, tmp_path):
-    monkeypatch.setattr(files, "MOUNTS", tmp_path / "mountinfo")
-    files.MOUNTS.write_text("22 1 0:50 / / rw,relatime - nfs4 10.0.0.1:/export rw\n")
+    monkeypatch.setattr(sqlite_file, "MOUNTS", tmp_path / "mountinfo")
+    sqlite_file.MOUNTS.write_text("22 1 0:50 / / rw,relatime - nfs4 10.0.0.1:/export rw\n")
     with pytest.raises(
         CommandError, match=r"test\.sqlite3 is on the network file system nfs4.* Use PostgreSQL"
     ) as refused:

@@ -10,11 +10,11 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from chainsched import Every
-from chainsched.admin import graph
+from chainsched.db.clock import database_now
 from chainsched.domain.states import ExecutionState
-from chainsched.flow.declare import schedules
+from chainsched.flow.schedule.declare import schedules
+from chainsched.graph import export
 from chainsched.models import Manifest, WorkQueue
-from chainsched.models.clock import database_now
 from chainsched.registry import registry
 from tests.factories import (
     NOW,
@@ -294,15 +294,15 @@ class TestGraph:
     def test_a_large_graph_is_cut_and_says_so(self):
         for _ in range(5):
             make_manifest(state={})
-        picture = graph.load(limit=3)
+        picture = export.load(limit=3)
         assert (len(picture.nodes), picture.left_out) == (3, 2)
-        assert "and 2 more manifests" in graph.to_svg(picture)
+        assert "and 2 more manifests" in export.to_svg(picture)
 
     def test_numbers_in_a_drawing_are_those_of_machines_in_every_language(self, settings):
         settings.LANGUAGE_CODE, settings.USE_THOUSAND_SEPARATOR = "de", True
         for _ in range(80):
             make_manifest(state={})
-        drawing = ET.fromstring(graph.to_svg(graph.load(limit=79)))  # noqa: S314 - our own drawing
+        drawing = ET.fromstring(export.to_svg(export.load(limit=79)))  # noqa: S314 - our own drawing
         *_, remainder = drawing.iter("{http://www.w3.org/2000/svg}text")
         assert "and 1 more manifests" in remainder.text
         assert float(remainder.get("y")) == int(drawing.get("height")) - 10 > 1000
@@ -322,7 +322,7 @@ class TestGraph:
     )
     def test_the_colour_is_the_state(self, columns, prepare, state):
         prepare(make_manifest(**{"state": {}, **columns}))
-        (node,) = graph.load().nodes
+        (node,) = export.load().nodes
         assert node.state == state
 
     def test_without_anything_that_lays_out_the_remedy_is_named(self, monkeypatch):

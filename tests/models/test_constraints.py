@@ -11,17 +11,17 @@ from django.apps import apps
 from django.db import IntegrityError, connection, models, transaction
 
 from chainsched.models import (
+    BulkDecision,
+    BulkDecisionItem,
     CancelledTree,
     DeadLetter,
-    Errand,
-    ErrandLetter,
-    Loop,
+    HourlyStatistic,
     Manifest,
     ManifestGroup,
     ManifestState,
     Metadata,
+    NamedLock,
     Process,
-    Tally,
     WorkQueue,
 )
 
@@ -290,21 +290,21 @@ def test_a_group_with_members_cannot_go(world):
 
 
 def test_a_loop_has_one_row(world):
-    Loop.objects.create(name="spare")
-    with one_of_a_kind("chainsched_loop_pkey", column="name"), transaction.atomic():
-        Loop.objects.create(name="spare")
+    NamedLock.objects.create(name="spare")
+    with one_of_a_kind("chainsched_namedlock_pkey", column="name"), transaction.atomic():
+        NamedLock.objects.create(name="spare")
 
 
-def test_an_hour_has_one_folded_tally_of_a_kind_and_it_is_of_what_has_ended():
+def test_an_hour_has_one_merged_statistic_of_a_kind():
     figures = {"executions": 1, "seconds": 1, "slowest_seconds": 1, "slowest_execution": 1}
     kind = {"hour": NOW, "group": 1, "workflow": "shop.copy", "state": "failed"}
-    Tally.objects.create(**kind, **figures)
-    Tally.objects.create(**kind, **figures)
-    Tally.objects.create(**kind, **figures, is_folded=True)
-    with one_of_a_kind("chainsched_tally_one_folded", column="hour"), transaction.atomic():
-        Tally.objects.create(**kind, **figures, is_folded=True)
-    with refusing("chainsched_tally_of_what_has_ended"), transaction.atomic():
-        Tally.objects.create(**{**kind, "state": "pending"}, **figures)
+    HourlyStatistic.objects.create(**kind, **figures)
+    HourlyStatistic.objects.create(**kind, **figures)
+    HourlyStatistic.objects.create(**kind, **figures, is_merged=True)
+    with one_of_a_kind("chainsched_statistic_one_merged", column="hour"), transaction.atomic():
+        HourlyStatistic.objects.create(**kind, **figures, is_merged=True)
+    with refusing("chainsched_statistic_of_what_has_ended"), transaction.atomic():
+        HourlyStatistic.objects.create(**{**kind, "state": "pending"}, **figures)
 
 
 def test_a_tree_is_stamped_once_and_has_a_root(world):
@@ -316,36 +316,36 @@ def test_a_tree_is_stamped_once_and_has_a_root(world):
         CancelledTree.objects.create(cancelled_at=NOW)
 
 
-ERRAND: dict[str, Any] = {"verb": "retry", "total": 2, "created_at": NOW}
+BULK_DECISION: dict[str, Any] = {"verb": "retry", "total": 2, "created_at": NOW}
 
 
 @pytest.mark.parametrize(
     ("name", "columns"),
     [
-        ("chainsched_errand_verb", {"verb": "delete"}),
-        ("chainsched_errand_status", {"status": "lost", "finished_at": NOW}),
-        ("chainsched_errand_finished_when_closed", {"status": "done"}),
-        ("chainsched_errand_finished_when_closed", {"status": "under_way", "finished_at": NOW}),
-        ("chainsched_errand_counts", {"done_count": 2, "skipped_count": 1}),
+        ("chainsched_bulk_verb", {"verb": "delete"}),
+        ("chainsched_bulk_status", {"status": "lost", "finished_at": NOW}),
+        ("chainsched_bulk_finished_when_closed", {"status": "done"}),
+        ("chainsched_bulk_finished_when_closed", {"status": "under_way", "finished_at": NOW}),
+        ("chainsched_bulk_counts", {"done_count": 2, "skipped_count": 1}),
     ],
 )
 def test_an_errand_is_whole(name, columns):
     with refusing(name), transaction.atomic():
-        Errand.objects.create(**{**ERRAND, **columns})
+        BulkDecision.objects.create(**{**BULK_DECISION, **columns})
 
 
 def test_a_letter_is_in_an_errand_once_and_has_its_outcome_with_its_time(world):
-    row = {"errand": Errand.objects.create(**ERRAND), "dead_letter": world.make_letter()}
-    ErrandLetter.objects.create(**row)
-    with one_of_a_kind("chainsched_errand_letter_once", column="errand_id"), transaction.atomic():
-        ErrandLetter.objects.create(**row)
+    row = {"bulk_decision": BulkDecision.objects.create(**BULK_DECISION), "dead_letter": world.make_letter()}
+    BulkDecisionItem.objects.create(**row)
+    with one_of_a_kind("chainsched_bulk_item_once", column="bulk_decision_id"), transaction.atomic():
+        BulkDecisionItem.objects.create(**row)
     for name, columns in (
-        ("chainsched_errand_letter_outcome", {"outcome": "lost", "decided_at": NOW}),
-        ("chainsched_errand_letter_decided", {"outcome": "done"}),
-        ("chainsched_errand_letter_decided", {"decided_at": NOW}),
+        ("chainsched_bulk_item_outcome", {"outcome": "lost", "decided_at": NOW}),
+        ("chainsched_bulk_item_decided", {"outcome": "done"}),
+        ("chainsched_bulk_item_decided", {"decided_at": NOW}),
     ):
         with refusing(name), transaction.atomic():
-            ErrandLetter.objects.create(**{**row, "dead_letter": None, **columns})
+            BulkDecisionItem.objects.create(**{**row, "dead_letter": None, **columns})
 
 
 def test_every_named_constraint_is_tried_here():
@@ -360,15 +360,15 @@ def test_every_named_constraint_is_tried_here():
         "chainsched_letter_one_awaiting",
         "chainsched_cancelled_tree_once",
         "chainsched_cancelled_tree_has_root",
-        "chainsched_tally_one_folded",
-        "chainsched_tally_of_what_has_ended",
-        "chainsched_errand_verb",
-        "chainsched_errand_status",
-        "chainsched_errand_finished_when_closed",
-        "chainsched_errand_counts",
-        "chainsched_errand_letter_once",
-        "chainsched_errand_letter_outcome",
-        "chainsched_errand_letter_decided",
+        "chainsched_statistic_one_merged",
+        "chainsched_statistic_of_what_has_ended",
+        "chainsched_bulk_verb",
+        "chainsched_bulk_status",
+        "chainsched_bulk_finished_when_closed",
+        "chainsched_bulk_counts",
+        "chainsched_bulk_item_once",
+        "chainsched_bulk_item_outcome",
+        "chainsched_bulk_item_decided",
     }
     declared = {
         constraint.name

@@ -70,9 +70,9 @@ def test_a_supervisor_that_is_killed_for_memory_loses_its_jobs_to_the_next_one(l
 
 def test_children_are_the_first_whom_the_kernel_kills(launch):
     process = launch("run_scheduler", "--processes", "2")
-    nursery, *children = wait_until(lambda: _all_below(process.pid, processes=2))
+    fork_server, *children = wait_until(lambda: _all_below(process.pid, processes=2))
     own = int(_oom_score(process.pid).read_text())
-    assert int(_oom_score(nursery).read_text()) == own
+    assert int(_oom_score(fork_server).read_text()) == own
     wait_until(lambda: {int(_oom_score(child).read_text()) for child in children} == {min(own + 500, 1000)})
 
 

@@ -6,11 +6,11 @@ import pytest
 from django.db import connection
 
 from chainsched import Every, ManifestItem
+from chainsched.db.clock import database_now
 from chainsched.domain.states import ExecutionState
-from chainsched.flow.declare import Schedules
-from chainsched.flow.seed import seed
+from chainsched.flow.schedule.declare import Schedules
+from chainsched.flow.schedule.seed import seed
 from chainsched.models import Metadata, Process, WorkQueue
-from chainsched.models.clock import database_now
 from tests.processes.command import PATIENCE, stop
 from tests.processes.tree import descendants
 from tests.testapp import misdeeds, workflows

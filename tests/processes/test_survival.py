@@ -11,9 +11,9 @@ from datetime import timedelta
 import pytest
 from django.db import connection
 
+from chainsched.db.clock import database_now
 from chainsched.domain.states import ExecutionState
 from chainsched.models import Manifest, Metadata, Process
-from chainsched.models.clock import database_now
 from tests.processes import ticks
 from tests.processes.command import PATIENCE, stop
 from tests.processes.jobs import SHORT_LEASE, ended, running, trigger
@@ -42,13 +42,13 @@ def test_children_die_with_their_supervisor(launch):
 def test_a_killed_supervisor_burns_no_attempt_of_what_had_not_begun(launch):
     process = launch("run_scheduler", "--processes", "1")
     _run_pings()
-    nursery, child = descendants(process.pid)
+    fork_server, child = descendants(process.pid)
     wait_until(lambda: _stands_before(child, number=50))
     process.kill()
     process.wait()
     held = set(_unbegun().values_list("id", flat=True))
     assert len(held) >= 50
-    wait_until(lambda: not is_running(nursery) and not is_running(child))
+    wait_until(lambda: not is_running(fork_server) and not is_running(child))
     # In threads, which claim nothing that they do not begin.
     again = launch("run_scheduler", "--processes", "2", "--in-process", settings=LEASE)
     wait_until(lambda: not Metadata.objects.active().exists())
@@ -85,7 +85,7 @@ def _stands_before(child, *, number):
 def test_a_job_that_holds_pythons_lock_keeps_nothing_that_waits_behind_it(launch):
     process = launch("run_scheduler", "--processes", "2", settings={"KILL_GRACE": 1})
     _run_pings()
-    _nursery, *children = descendants(process.pid)
+    _fork_server, *children = descendants(process.pid)
     send_all(children, signal.SIGSTOP)
     holder = Manifest.objects.schedule(misdeeds.hold_pythons_lock, "holder", None, None)
     holder.trigger()

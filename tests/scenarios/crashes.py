@@ -11,7 +11,7 @@ from unittest import mock
 from django.db import connection, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from chainsched.flow.declare import Schedules
+from chainsched.flow.schedule.declare import Schedules
 from chainsched.testing import Workbench
 from tests.factories import NOW
 from tests.worlds import Dump, drive_to_quiet, dump, outcome, restore

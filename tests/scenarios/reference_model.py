@@ -40,7 +40,7 @@ class Group:
 
 
 @dataclass
-class Wish:
+class TriggerRequest:
     at: datetime
     input: Any = None
 
@@ -98,7 +98,7 @@ class Job:
     row: Row | None = None
     run: Run | None = None
     letter: Run | None = None
-    wish: Wish | None = None
+    request: TriggerRequest | None = None
 
     occurrence: datetime | None = None
     failures: int = 0
@@ -175,7 +175,7 @@ class Model:
         """When it is to be looked at; for what is due already the present stands for any time up to it."""
         if job.is_open:
             return None
-        times = [job.wish.at] if job.wish is not None and self.groups[job.group].is_enabled else []
+        times = [job.request.at] if job.request is not None and self.groups[job.group].is_enabled else []
         if not self.is_blocked(job):
             times += [job.occurrence] if job.occurrence is not None else []
             times += [self.now] if self.is_behind(job) else []
@@ -264,25 +264,25 @@ class Model:
     def trigger(self, job: Job, *, delay: timedelta | None, input: Any) -> str:
         if job.letter is not None:
             return "awaits_dead_letter"
-        wish = Wish(self.now + (delay or timedelta(0)), input)
+        request = TriggerRequest(self.now + (delay or timedelta(0)), input)
         if delay:
-            job.wish = wish
+            job.request = request
             return "delayed"
         if job.row is not None and input is None:
             job.row.source, job.row.not_before, job.row.not_before_between = "trigger", None, None
             return "already_queued"
         if job.is_open:
-            job.wish = wish
+            job.request = request
             return "will_run_again"
         if not self.groups[job.group].is_enabled:
-            job.wish = wish
+            job.request = request
             return "waits_for_group"
         self._open(job, "trigger", self.now, input=input)
         return "queued"
 
     def cancel(self, job: Job) -> tuple[int, int, int]:
         """Returns how many rows, executions that had not begun, and runs were stopped."""
-        job.wish = None
+        job.request = None
         if job.row is not None:
             job.row = None
             self._over(job)
@@ -318,8 +318,8 @@ class Model:
             self._open_due(self.jobs[name])
 
     def _open_due(self, job: Job) -> None:
-        if job.wish is not None and job.wish.at <= self.now:
-            self._open(job, "trigger", job.wish.at)
+        if job.request is not None and job.request.at <= self.now:
+            self._open(job, "trigger", job.request.at)
         elif job.kind == DEPENDENT:
             self._open(job, "dependency", self.now)
         else:
@@ -342,9 +342,9 @@ class Model:
         if is_covering:
             job.ran_for = max([job.ran_for, *owed])
         given = [input]
-        if job.wish is not None and job.wish.at <= self.now:
-            given += [job.wish.input] if source == "trigger" else []
-            job.wish = None
+        if job.request is not None and job.request.at <= self.now:
+            given += [job.request.input] if source == "trigger" else []
+            job.request = None
         given = [value for value in (*given, job.input) if value is not None]
         job.row = Row(job.name, source, given[0], scheduled_for, parent=parent)
         job.row.root = self._root_below(parent)

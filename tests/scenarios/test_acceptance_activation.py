@@ -13,8 +13,9 @@ from chainsched import Every, RunContext, workflow
 from chainsched.domain.due import Reason
 from chainsched.domain.states import ExecutionState, Source
 from chainsched.exceptions import ActivationError, ProcessLost
-from chainsched.flow.activate import activate
-from chainsched.flow.execute import claim, execute
+from chainsched.flow.run.activate import activate
+from chainsched.flow.run.claim import claim
+from chainsched.flow.run.execute import execute
 from chainsched.models import DeadLetter, Manifest, Metadata, Process, WorkQueue
 from chainsched.registry import registry
 from chainsched.testing import Workbench

@@ -10,12 +10,13 @@ import pytest
 from django.db import connection, transaction
 
 from chainsched import Every, ManifestItem, RunCondition
+from chainsched.db import audit_guard
 from chainsched.domain.due import Reason
 from chainsched.domain.outcomes import FailureType, Finished, failed
 from chainsched.domain.states import ExecutionState, Source
-from chainsched.flow.reap import reap
-from chainsched.flow.record import record
-from chainsched.models import DeadLetter, Manifest, ManifestGroup, Metadata, WorkQueue, guard
+from chainsched.flow.maintain.reap import reap
+from chainsched.flow.run.record import record
+from chainsched.models import DeadLetter, Manifest, ManifestGroup, Metadata, WorkQueue
 from chainsched.registry import registry
 from chainsched.testing import Workbench
 from tests.drive import executions_of, manifest, run_on, start_running
@@ -610,5 +611,5 @@ def forget_history() -> None:
     """What retention does to ended executions, through its door."""
     with transaction.atomic(), connection.cursor() as cursor:
         if connection.vendor == "postgresql":
-            cursor.execute(f"SELECT set_config('{guard.RETENTION_DOOR}', 'on', true)")
+            cursor.execute(f"SELECT set_config('{audit_guard.RETENTION_DOOR}', 'on', true)")
         cursor.execute("DELETE FROM chainsched_metadata WHERE ended_at IS NOT NULL")

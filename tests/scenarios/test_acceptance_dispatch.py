@@ -11,11 +11,11 @@ import pytest
 
 from chainsched import Every, ManifestItem
 from chainsched.domain.states import ExecutionState, QueueStatus
-from chainsched.flow.dispatch import dispatch
-from chainsched.flow.verify import verify
+from chainsched.flow.maintain.fsck import run_fsck
+from chainsched.flow.run.dispatch import dispatch
 from chainsched.models import Manifest, ManifestGroup, Metadata, Process, WorkQueue
 from chainsched.registry import registry
-from chainsched.runtime.reaper import Reaper
+from chainsched.runtime.loops.reaper import Reaper
 from chainsched.servers import get_server
 from chainsched.testing import Workbench
 from tests.drive import executions_of, manifest, run_on, start_running
@@ -283,7 +283,7 @@ class TestObstacles:
         assert self.turn(bench) == 0, "and the limit is exact when they come back"
         assert len(bench.drain()) == 7 + 12
         assert {len(executions_of(f"new-{number}")) for number in range(12)} == {1}
-        assert verify(now=bench.now) == []
+        assert run_fsck(now=bench.now) == []
 
     def turn(self, bench: Workbench) -> int:
         """A turn as the loop takes it, with what live processes can run."""

@@ -13,13 +13,13 @@ from django.db import connection
 
 from chainsched import Cron, Every, ManifestItem, RunCondition, RunContext, workflow
 from chainsched.api import acknowledge_letters, retry_letters
-from chainsched.domain.answers import Answer, Cancelled
 from chainsched.domain.due import Reason
 from chainsched.domain.outcomes import Finished, Outcome, completed
+from chainsched.domain.results import Answer, Cancelled
 from chainsched.domain.states import ExecutionState, Source
 from chainsched.exceptions import ChainschedError
-from chainsched.flow.reap import reap
-from chainsched.flow.record import record
+from chainsched.flow.maintain.reap import reap
+from chainsched.flow.run.record import record
 from chainsched.models import DeadLetter, Manifest, Metadata, WorkQueue
 from chainsched.testing import Workbench
 from tests.drive import alarm_of, executions_of, manifest, run_on, start_running

@@ -22,21 +22,17 @@ from django.db.models.signals import post_migrate
 
 from chainsched import Every, ManifestItem
 from chainsched.apps import _seed_after_migrate
-from chainsched.domain.answers import Answer, Cancelled
+from chainsched.db import locks
+from chainsched.db.clock import database_now
+from chainsched.domain.results import Answer, Cancelled
 from chainsched.domain.states import ExecutionState, QueueStatus, Source
 from chainsched.exceptions import CycleError, InvalidWorkflow, UnknownManifest
-from chainsched.flow.declare import Schedules, schedules
-from chainsched.models import Manifest, ManifestGroup, Metadata, WorkQueue, locks
-from chainsched.models.clock import database_now
-from chainsched.runtime.supervisor import Supervisor
+from chainsched.flow.schedule.declare import Schedules, schedules
+from chainsched.models import Manifest, ManifestGroup, Metadata, WorkQueue
+from chainsched.runtime.process.supervisor import Supervisor
 from chainsched.testing import Workbench
 from tests.drive import alarm_of, executions_of, manifest
-from tests.factories import (
-    NOW,
-    make_execution,
-    make_manifest,
-    make_process,
-)
+from tests.factories import NOW, make_execution, make_manifest, make_process
 from tests.testapp.workflows import Slice, copy, ping
 
 pytestmark = pytest.mark.django_db
@@ -301,8 +297,8 @@ def a_users_transaction(*wishes: Callable[[], Any]) -> Iterator[None]:
     def user() -> None:
         try:
             with transaction.atomic():
-                for wish in wishes:
-                    wish()
+                for request in wishes:
+                    request()
                 asked.set()
                 assert may_end.wait(30)
         finally:

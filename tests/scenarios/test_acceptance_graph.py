@@ -13,8 +13,8 @@ from chainsched import Every, ManifestItem, RunCondition
 from chainsched.domain.due import Reason
 from chainsched.domain.states import ExecutionState, Source
 from chainsched.exceptions import ChainschedError, CycleError, LimitExceeded, UnknownManifest
-from chainsched.flow.reap import reap
-from chainsched.flow.verify import reconcile
+from chainsched.flow.maintain.fsck import reconcile
+from chainsched.flow.maintain.reap import reap
 from chainsched.models import DeadLetter, Manifest, ManifestGroup, Metadata, WorkQueue
 from chainsched.testing import Workbench
 from tests.drive import executions_of, manifest, run_on, start_running

@@ -10,14 +10,14 @@ import pytest
 from django.forms import modelform_factory
 
 from chainsched import Cron, Every, Exclude, ManifestItem, RunCondition
-from chainsched.domain.answers import Answer, Cancelled
 from chainsched.domain.due import IN_WORDS, Reason
+from chainsched.domain.results import Answer, Cancelled
 from chainsched.domain.states import ExecutionState, ScheduleType, Source
-from chainsched.flow import enqueue
-from chainsched.flow.declare import Schedules
-from chainsched.flow.evaluate import evaluate
-from chainsched.flow.reap import reap
-from chainsched.flow.verify import reconcile
+from chainsched.flow.maintain.fsck import reconcile
+from chainsched.flow.maintain.reap import reap
+from chainsched.flow.run import enqueue
+from chainsched.flow.run.evaluate import evaluate
+from chainsched.flow.schedule.declare import Schedules
 from chainsched.models import DeadLetter, Manifest, ManifestGroup, ManifestState, Metadata, WorkQueue
 from chainsched.testing import Workbench
 from tests.drive import alarm_of, executions_of, manifest, run_on, start_running
@@ -932,7 +932,7 @@ def late_into_an_exclusion() -> None:
 
 def beside_siblings_at_work() -> None:
     parent = make_manifest(state={})
-    make_dependent(parent, state={"due_execution": 5, "owed_to": parent.id})
+    make_dependent(parent, state={"due_execution": 5, "outstanding_for": parent.id})
     make_dependent(parent, "job", is_fan_in_continuation=True, state={"due_execution": 5, "next_run_at": NOW})
 
 

@@ -3,10 +3,10 @@
 import pytest
 from django.contrib.auth.models import User
 
-from chainsched import Every, scope
+from chainsched import Every, correlation
 from chainsched.domain.states import ExecutionState, Source
 from chainsched.exceptions import UnknownExecution
-from chainsched.flow.trace import trace
+from chainsched.flow.inspect.causes import find_causes
 from chainsched.models import DeadLetter, Metadata
 from tests.drive import executions_of, manifest
 from tests.factories import make_execution
@@ -52,7 +52,7 @@ def test_run_message_child_run_carry_one_root(publishing):
     publishing.drain()
     run = executions_of("publisher")[0]
     root = str(run.external_id)
-    with scope.receive(run.output, message_id="m1"):
+    with correlation.receive(run.output, message_id="m1"):
         manifest("triggered").trigger()
     publishing.drain()
     by_message = executions_of("triggered")[1]
@@ -63,7 +63,7 @@ def test_run_message_child_run_carry_one_root(publishing):
 @pytest.mark.parametrize("way", ["delayed", "while running"])
 def test_a_wish_that_waits_remembers_what_caused_it(quiet, way):
     target = manifest("triggered")
-    with scope.receive({"chainsched-root-corr-id": "root"}, message_id="m7"):
+    with correlation.receive({"chainsched-root-corr-id": "root"}, message_id="m7"):
         if way == "delayed":
             target.trigger(60)
         else:
@@ -101,7 +101,7 @@ def test_the_scope_ends_with_the_run_also_when_it_fails(bench):
     bench.schedules.schedule(workflows.fail, "failing", None, Every.hours(1), **GROUP)
     bench.seed()
     bench.drain()
-    assert scope.current() is None
+    assert correlation.current() is None
 
 
 def test_async_runs_have_their_scope(bench):
@@ -113,11 +113,11 @@ def test_async_runs_have_their_scope(bench):
 
 
 def test_log_records_of_a_run_can_be_stamped(publishing, caplog):
-    caplog.handler.addFilter(correlation := scope.CorrelationFilter())
+    caplog.handler.addFilter(stamp := correlation.CorrelationFilter())
     try:
         publishing.drain()
     finally:
-        caplog.handler.removeFilter(correlation)
+        caplog.handler.removeFilter(stamp)
     (record,) = [record for record in caplog.records if record.name == workflows.__name__]
     assert record.correlation_id == str(executions_of("publisher")[0].external_id)
 
@@ -173,7 +173,7 @@ class TestExplainingAnExecution:
         assert triggered.explain().root.execution_id == publisher.id
 
     def test_what_a_message_triggered_names_the_message(self, quiet):
-        with scope.receive({}, message_id="m7"):
+        with correlation.receive({}, message_id="m7"):
             manifest("triggered").trigger()
         quiet.drain()
         assert self.reasons(executions_of("triggered")[0])[0][1] == "it was triggered while message m7 was handled"
@@ -202,7 +202,7 @@ class TestExplainingAnExecution:
         cause = make_execution(state=ExecutionState.COMPLETED)
         for parent in (cause, None):
             execution = make_execution(source=source, state=ExecutionState.COMPLETED, parent_execution=parent)
-            assert trace(execution.id).chain[0].reason
+            assert find_causes(execution.id).chain[0].reason
 
     def test_a_parent_that_retention_removed_ends_the_chain(self):
         execution = make_execution(source=Source.DEPENDENCY, parent_execution_id=10**9, root_execution_id=10**9)
@@ -212,7 +212,7 @@ class TestExplainingAnExecution:
         first = make_execution(None)
         second = make_execution(None, parent_execution=first)
         Metadata.objects.filter(id=first.id).update(parent_execution=second)
-        assert len(trace(first.id).chain) == 2
+        assert len(find_causes(first.id).chain) == 2
 
     def test_a_cancelled_tree_is_told(self, bench):
         bench.schedules.schedule(workflows.ping, "a", None, Every.hours(1), **GROUP)
@@ -223,4 +223,4 @@ class TestExplainingAnExecution:
 
     def test_an_unknown_execution_is_a_clear_error(self):
         with pytest.raises(UnknownExecution, match="no execution 17"):
-            trace(17)
+            find_causes(17)

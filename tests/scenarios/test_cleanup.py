@@ -12,11 +12,11 @@ from chainsched import Every, Once
 from chainsched.domain.retention import Policy
 from chainsched.domain.states import ExecutionState, QueueStatus
 from chainsched.exceptions import ExecutionIsFinal
-from chainsched.flow import clean as cleaning
-from chainsched.flow.clean import clean, policy
-from chainsched.flow.verify import verify
+from chainsched.flow.maintain import clean as cleaning
+from chainsched.flow.maintain.clean import clean, policy
+from chainsched.flow.maintain.fsck import run_fsck
 from chainsched.models import CancelledTree, DeadLetter, Manifest, Metadata, Process, WorkQueue
-from chainsched.runtime.cleaner import Cleaner
+from chainsched.runtime.loops.cleaner import Cleaner
 from tests.drive import executions_of, manifest
 from tests.factories import NOW, make_execution, make_letter, make_manifest, make_process, make_queue_row
 from tests.testapp import workflows
@@ -125,7 +125,7 @@ def test_the_queue_rows_of_what_goes_go_too_and_stamps():
     sweep()
     assert list(WorkQueue.objects.all()) == [kept]
     assert not CancelledTree.objects.exists()
-    assert verify(now=NOW) == []
+    assert run_fsck(now=NOW) == []
 
 
 def test_cancelled_rows_resolved_letters_and_dead_processes_go_by_age():
@@ -185,7 +185,7 @@ def test_history_that_is_gone_changes_nothing_for_what_runs(bench):
     clean(Policy.of(DAY, 0), now=bench.now)
     assert left() == set()
     assert bench.drain() == ["a", "b"]
-    assert verify(now=bench.now) == []
+    assert run_fsck(now=bench.now) == []
 
 
 def test_work_is_done_page_by_page_and_batch_by_batch(monkeypatch):

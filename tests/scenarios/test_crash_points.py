@@ -9,15 +9,14 @@ from django.contrib.auth import get_user_model
 from chainsched import Cron, GiveUp, ManifestItem, RunCondition
 from chainsched.domain import outcomes
 from chainsched.domain.outcomes import Finished, Outcome
-from chainsched.domain.states import ErrandStatus, ErrandVerb, ExecutionState
-from chainsched.flow.activate import activate
-from chainsched.flow.carry_out import carry_out
-from chainsched.flow.commission import commission
-from chainsched.flow.execute import claim, hand_back
-from chainsched.flow.reap import reap
-from chainsched.flow.record import record
-from chainsched.flow.verify import reconcile
-from chainsched.models import DeadLetter, Errand, Manifest, ManifestGroup, ManifestState, Metadata, Process
+from chainsched.domain.states import BulkDecisionStatus, BulkDecisionVerb, ExecutionState
+from chainsched.flow.maintain.fsck import reconcile
+from chainsched.flow.maintain.reap import reap
+from chainsched.flow.operate.bulk_decisions import carry_out, request_bulk_decision
+from chainsched.flow.run.activate import activate
+from chainsched.flow.run.claim import claim, hand_back
+from chainsched.flow.run.record import record
+from chainsched.models import BulkDecision, DeadLetter, Manifest, ManifestGroup, ManifestState, Metadata, Process
 from chainsched.registry import registry
 from chainsched.testing import Workbench
 from tests.drive import manifest
@@ -325,8 +324,8 @@ class AcknowledgeLetter(OfAFamily):
         self.letter.acknowledge(by=self.operator, note="known")
 
 
-class CarryOutErrand(Stage):
-    """A letter is decided about, then the errand is closed."""
+class CarryOutBulkDecision(Stage):
+    """A letter is decided about, then the bulk decision is closed."""
 
     transactions = 2
 
@@ -334,12 +333,12 @@ class CarryOutErrand(Stage):
         letter = given_up(bench, workflows.ping)
         operator = get_user_model().objects.create_user("ann")
         told = {"by": operator, "note": "the source is back", "selection": "", "now": bench.now}
-        commission(ErrandVerb.RETRY, [letter.id], **told)
+        request_bulk_decision(BulkDecisionVerb.RETRY, [letter.id], **told)
 
     def run(self, bench: Workbench) -> None:
         while carry_out(now=bench.now).has_more:
             pass
-        assert Errand.objects.get().status == ErrandStatus.DONE
+        assert BulkDecision.objects.get().status == BulkDecisionStatus.DONE
 
 
 class Disable(EvaluateDependents):
@@ -506,7 +505,7 @@ STAGES: list[type[Stage]] = [
     CancelRunning,
     RetryLetter,
     AcknowledgeLetter,
-    CarryOutErrand,
+    CarryOutBulkDecision,
     Enable,
     Disable,
     EnableGroup,

@@ -7,7 +7,7 @@ from django.db import connection
 
 from chainsched import Every
 from chainsched.api import acknowledge_letters, retry_letters
-from chainsched.domain.answers import Resolved
+from chainsched.domain.results import Resolved
 from chainsched.domain.states import DeadLetterStatus, ExecutionState, Source
 from chainsched.exceptions import InvalidInput
 from chainsched.models import DeadLetter, Manifest, Metadata, WorkQueue

@@ -162,7 +162,7 @@ def test_only_the_dependent_of_the_item_that_ran_runs(bench):
     ).include_many(workflows.ping, "load", [ManifestItem(str(n), depends_on=f"extract-{n}") for n in range(50)])
     bench.seed()
     Manifest.objects.filter(external_id="extract-42").update(is_enabled=True)
-    from chainsched.flow.arm import arm  # noqa: PLC0415
+    from chainsched.flow.run.alarm import arm  # noqa: PLC0415
 
     arm([manifest("extract-42").id], now=bench.now)
     assert bench.drain() == ["extract-42", "load-42"]

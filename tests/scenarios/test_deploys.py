@@ -7,9 +7,9 @@ import pytest
 from chainsched import Every, ManifestItem
 from chainsched.domain.states import ExecutionState
 from chainsched.exceptions import DeclarationError
-from chainsched.flow.declare import Schedules
-from chainsched.flow.plan import plan
-from chainsched.flow.seed import seed
+from chainsched.flow.schedule.declare import Schedules
+from chainsched.flow.schedule.plan import plan
+from chainsched.flow.schedule.seed import seed
 from chainsched.models import Manifest, ManifestState
 from tests.drive import executions_of, manifest
 from tests.factories import NOW, make_execution, make_letter, make_queue_row

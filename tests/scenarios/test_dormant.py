@@ -6,11 +6,11 @@ import pytest
 from asgiref.sync import async_to_sync
 
 from chainsched import Every
-from chainsched.domain.answers import Answer
+from chainsched.domain.results import Answer
 from chainsched.domain.states import ExecutionState, Source
 from chainsched.exceptions import ActivationError, InvalidInput, ProcessLost, UnknownManifest
-from chainsched.flow.activate import activate
-from chainsched.flow.reap import reap
+from chainsched.flow.maintain.reap import reap
+from chainsched.flow.run.activate import activate
 from chainsched.models import Metadata, Process, WorkQueue
 from chainsched.registry import registry
 from tests.drive import executions_of, manifest

@@ -9,10 +9,10 @@ from chainsched.domain import outcomes
 from chainsched.domain.outcomes import Finished, Outcome
 from chainsched.domain.states import ExecutionState
 from chainsched.exceptions import DeclarationError
-from chainsched.flow.dispatch import dispatch
-from chainsched.flow.execute import claim
-from chainsched.flow.record import record
-from chainsched.flow.verify import reconcile
+from chainsched.flow.maintain.fsck import reconcile
+from chainsched.flow.run.claim import claim
+from chainsched.flow.run.dispatch import dispatch
+from chainsched.flow.run.record import record
 from chainsched.models import Manifest, Metadata
 from chainsched.registry import registry
 from tests.drive import executions_of, manifest

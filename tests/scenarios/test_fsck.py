@@ -10,14 +10,15 @@ from django.core.management import call_command
 from django.db import connection
 
 from chainsched import Every
+from chainsched.db import audit_guard
 from chainsched.domain import outcomes
 from chainsched.domain.outcomes import Finished
 from chainsched.domain.states import ExecutionState, QueueStatus, RunCondition, ScheduleType, Source
-from chainsched.flow.dispatch import dispatch
-from chainsched.flow.execute import claim
-from chainsched.flow.record import record
-from chainsched.flow.verify import CHECKS, RECONCILED, reconcile, verify
-from chainsched.models import DeadLetter, Manifest, ManifestState, Metadata, WorkQueue, guard
+from chainsched.flow.maintain.fsck import CHECKS, RECONCILED, reconcile, run_fsck
+from chainsched.flow.run.claim import claim
+from chainsched.flow.run.dispatch import dispatch
+from chainsched.flow.run.record import record
+from chainsched.models import DeadLetter, Manifest, ManifestState, Metadata, WorkQueue
 from chainsched.registry import registry
 from tests.drive import executions_of, manifest
 from tests.factories import make_dependent, make_execution, make_letter, make_manifest, make_process, make_queue_row
@@ -121,12 +122,12 @@ def settled_ahead_of_due(bench):
 def owed_by_nobody(bench):
     """The continuation waits for a part that nobody will do."""
     root = manifest("root")
-    state("a").update(owed_to=root.id)
+    state("a").update(outstanding_for=root.id)
     state("join").update(covered_execution=0)
 
 
 def debt_forgotten(bench):
-    state("a").update(settled_execution=0, owed_to=None)
+    state("a").update(settled_execution=0, outstanding_for=None)
 
 
 def process_gone(bench):
@@ -202,7 +203,7 @@ def cycle(bench):
 
 def guard_removed(bench):
     with connection.cursor() as cursor:
-        for statement in guard._REMOVE[connection.vendor]:
+        for statement in audit_guard._REMOVE[connection.vendor]:
             cursor.execute(statement)
 
 
@@ -223,8 +224,8 @@ BROKEN: list[tuple[str, Callable[..., None], str]] = [
     ("numbers", covered_ahead_of_due, "child"),
     ("numbers", due_ahead_of_parent, "child"),
     ("numbers", settled_ahead_of_due, "a"),
-    ("debts", owed_by_nobody, "a"),
-    ("debts", debt_forgotten, "a"),
+    ("outstanding_parts", owed_by_nobody, "a"),
+    ("outstanding_parts", debt_forgotten, "a"),
     ("process", process_gone, "root"),
     ("process", process_missing, "root"),
     ("orphaned_row", manifest_gone_behind_our_back, "leaf"),
@@ -244,32 +245,32 @@ BROKEN: list[tuple[str, Callable[..., None], str]] = [
 
 
 def test_a_sound_database_has_no_findings(family):
-    assert verify(now=family.now) == []
+    assert run_fsck(now=family.now) == []
     family.run_for(hours=3)
-    assert verify(now=family.now) == []
+    assert run_fsck(now=family.now) == []
 
 
 @pytest.mark.parametrize(("check", "break_it", "subject"), BROKEN, ids=lambda value: getattr(value, "__name__", value))
 def test_what_is_broken_is_found_and_mended(family, check, break_it, subject):
     break_it(family)
-    found = [finding for finding in verify(now=family.now) if finding.check == check]
+    found = [finding for finding in run_fsck(now=family.now) if finding.check == check]
     assert found
     assert subject in found[0].subject
     assert found[0].evidence
     assert not found[0].is_mended
-    mended = verify(now=family.now, repair=True)
+    mended = run_fsck(now=family.now, repair=True)
     assert check in {finding.check for finding in mended}
     assert all(finding.is_mended for finding in mended)
-    assert verify(now=family.now) == []
-    assert verify(now=family.now, repair=True) == []
+    assert run_fsck(now=family.now) == []
+    assert run_fsck(now=family.now, repair=True) == []
 
 
 def test_looking_changes_nothing(family):
     for _, break_it, _ in BROKEN[:4]:
         break_it(family)
     before = list(ManifestState.objects.order_by("manifest_id").values())
-    first = verify(now=family.now)
-    assert first == verify(now=family.now)
+    first = run_fsck(now=family.now)
+    assert first == run_fsck(now=family.now)
     assert list(ManifestState.objects.order_by("manifest_id").values()) == before
 
 
@@ -280,47 +281,47 @@ def test_every_check_is_broken_here():
 class TestWhatMendingLeads:
     def test_a_forgotten_dependent_runs(self, family):
         dependent_forgotten(family)
-        verify(now=family.now, repair=True)
+        run_fsck(now=family.now, repair=True)
         assert "child" in family.drain()
 
     def test_a_continuation_that_waited_for_nobody_runs(self, family):
         owed_by_nobody(family)
-        verify(now=family.now, repair=True)
+        run_fsck(now=family.now, repair=True)
         assert family.drain() == ["join"]
 
     def test_a_lost_execution_is_retried(self, family):
         process_gone(family)
-        verify(now=family.now, repair=True)
+        run_fsck(now=family.now, repair=True)
         assert executions_of("root")[-1].state == ExecutionState.FAILED
         assert family.queued() == ["root"]
 
     def test_numbers_ahead_of_the_parent_let_its_next_success_count(self, family):
         due_ahead_of_parent(family)
-        verify(now=family.now, repair=True)
+        run_fsck(now=family.now, repair=True)
         assert family.drain() == []
         manifest("root").trigger()
         assert "child" in family.drain()
 
     def test_a_circle_is_cut_at_its_youngest_member(self, family):
         cycle(family)
-        verify(now=family.now, repair=True)
+        run_fsck(now=family.now, repair=True)
         assert [row.external_id for row in Manifest.objects.filter(depends_on__isnull=True)] == ["leaf"]
 
     def test_a_letter_beside_a_run_is_closed_with_a_note(self, family):
         letter_beside_running(family)
-        verify(now=family.now, repair=True)
+        run_fsck(now=family.now, repair=True)
         assert "fsck" in DeadLetter.objects.get().note
 
     def test_the_guard_guards_again(self, family):
         guard_removed(family)
-        verify(now=family.now, repair=True)
-        assert guard.is_present(connection)
+        run_fsck(now=family.now, repair=True)
+        assert audit_guard.is_present(connection)
 
 
 def test_an_execution_that_has_ended_is_reported_and_left(family):
     parent = executions_of("child")[0]
     make_execution(None, parent_execution=parent, root_execution=parent, state=ExecutionState.COMPLETED)
-    (finding,) = verify(now=family.now, repair=True)
+    (finding,) = run_fsck(now=family.now, repair=True)
     assert "final" in finding.evidence
     assert not finding.is_mended
 
@@ -333,17 +334,17 @@ class TestLimits:
         make_dependent(manifest("root"), "extra", group=manifest("root").group)
         make_execution(manifest("extra"))
         manifest("root").group.__class__.objects.filter(name="g").update(max_active_jobs=1)
-        (finding,) = verify(now=family.now, repair=True)
+        (finding,) = run_fsck(now=family.now, repair=True)
         assert (finding.check, finding.subject, finding.is_mended) == ("limits", "group g", False)
         assert "2 of its executions are active, its limit is 1" in finding.evidence
         family.work()
-        assert verify(now=family.now, checks=["limits"]) == []
+        assert run_fsck(now=family.now, checks=["limits"]) == []
 
     def test_so_is_the_whole(self, family, settings):
         settings.CHAINSCHED = {"MAX_ACTIVE_JOBS": 1}
         for _ in range(2):
             make_execution(None)
-        (finding,) = verify(now=family.now)
+        (finding,) = run_fsck(now=family.now)
         assert (finding.subject, finding.evidence) == ("MAX_ACTIVE_JOBS", "2 executions are active, it allows 1")
 
 
@@ -355,7 +356,7 @@ class TestReconcile:
         break_it(family)
         assert reconcile(now=family.now) > 0
         assert "Mended" in caplog.text
-        assert verify(now=family.now) == []
+        assert run_fsck(now=family.now) == []
 
     def test_it_finds_nothing_while_work_is_under_way(self, family):
         for name in ("root", "a", "child"):
@@ -366,7 +367,7 @@ class TestReconcile:
         assert reconcile(now=family.now) == 0
         failed = outcomes.raised(RuntimeError("broken"))
         record([Finished(claims[0].execution_id, failed)], by=family.process, now=family.now)
-        assert verify(now=family.now) == []
+        assert run_fsck(now=family.now) == []
 
 
 class TestTheCommand:
@@ -426,4 +427,4 @@ def test_a_live_process_is_no_finding(family):
     process = make_process(heartbeat_at=family.now)
     make_execution(make_manifest(state={}), state=ExecutionState.IN_PROGRESS, process=process)
     assert Metadata.objects.in_progress().exists()
-    assert verify(now=family.now) == []
+    assert run_fsck(now=family.now) == []

@@ -1,7 +1,7 @@
 """The examples of the seed documents in their Python form: what each declares, and what it does when it is driven.
 
-000 is "Dependent Scheduling", 001 "Dependent Workflows", 003 "Scheduling". ``tests/flow/test_declare.py`` holds the
-rules of root and cursor, and each misuse of the builder; here are the documents' own examples.
+000 is "Dependent Scheduling", 001 "Dependent Workflows", 003 "Scheduling". ``tests/flow/schedule/test_declare.py``
+holds the rules of root and cursor, and each misuse of the builder; here are the documents' own examples.
 """
 
 from __future__ import annotations

@@ -33,24 +33,24 @@ from hypothesis.stateful import (
 )
 
 from chainsched import Cron, Every, GiveUp, ManifestItem, Once
+from chainsched.db.clock import stop_clock
 from chainsched.domain import outcomes
 from chainsched.domain.declarations import Declaration
 from chainsched.domain.inputs import OWN_INPUT
 from chainsched.domain.outcomes import FailureType, Finished, Outcome
 from chainsched.domain.states import ExecutionState, RunCondition
 from chainsched.exceptions import ProcessLost
-from chainsched.flow.activate import activate
-from chainsched.flow.dispatch import dispatch
-from chainsched.flow.evaluate import PAGE, evaluate
-from chainsched.flow.execute import claim, hand_back
-from chainsched.flow.plan import Origin
-from chainsched.flow.reap import reap
-from chainsched.flow.record import record
-from chainsched.flow.seed import upsert
-from chainsched.flow.unfold import declaration
-from chainsched.flow.verify import reconcile
+from chainsched.flow.maintain.fsck import reconcile
+from chainsched.flow.maintain.reap import reap
+from chainsched.flow.run.activate import activate
+from chainsched.flow.run.claim import claim, hand_back
+from chainsched.flow.run.dispatch import dispatch
+from chainsched.flow.run.evaluate import PAGE, evaluate
+from chainsched.flow.run.record import record
+from chainsched.flow.schedule.batches import declaration
+from chainsched.flow.schedule.plan import Origin
+from chainsched.flow.schedule.seed import upsert
 from chainsched.models import DeadLetter, Manifest, ManifestGroup, ManifestState, Metadata, Process, WorkQueue
-from chainsched.models.clock import stop_clock
 from tests.factories import NOW, make_process
 from tests.scenarios import reference_model as rm
 from tests.scenarios.reference_model import Group, Job, Model, Run
@@ -124,7 +124,7 @@ ALL_ROWS: tuple[QuerySet[Any, Any], ...] = (
         "due_execution",
         "covered_execution",
         "settled_execution",
-        "owed_to",
+        "outstanding_for",
         "last_successful_run",
         "last_finished_run",
         name=F("manifest__external_id"),
@@ -692,8 +692,8 @@ class Engine(RuleBasedStateMachine):
         is_right = actual == alarm or (self.model.is_behind(job) and actual is not None and actual <= alarm)
         assert is_right, f"{job.name} has its alarm at {actual}, not at {alarm}; it is {self.model.now}; {job}"
         expected = {
-            "trigger_at": job.wish and job.wish.at,
-            "trigger_input": job.wish and job.wish.input,
+            "trigger_at": job.request and job.request.at,
+            "trigger_input": job.request and job.request.input,
             "consecutive_failures": job.failures,
             "last_successful_run": job.last_success,
             "last_finished_run": job.last_over,
@@ -707,7 +707,9 @@ class Engine(RuleBasedStateMachine):
             assert row["due_execution"] == max([job.ran_for, *matching]), job
             assert row["settled_execution"] == job.settled, job
         # Below a parent that is gone no continuation is left to wait.
-        assert row["parent"] is None or row["owed_to"] == (row["parent"] if self.model.has_part(job) else None), job
+        assert row["parent"] is None or row["outstanding_for"] == (
+            row["parent"] if self.model.has_part(job) else None
+        ), job
 
     def check_queue(self) -> None:
         rows = self.queue()

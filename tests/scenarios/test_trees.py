@@ -4,14 +4,15 @@ import pytest
 
 from chainsched import Every, RunCondition
 from chainsched.domain import outcomes
-from chainsched.domain.answers import Cancelled
 from chainsched.domain.outcomes import Finished
+from chainsched.domain.results import Cancelled
 from chainsched.domain.states import ExecutionState, QueueStatus, Source
 from chainsched.exceptions import InvalidInput
-from chainsched.flow.dispatch import LATE_FOR_TREE, dispatch
-from chainsched.flow.execute import claim
-from chainsched.flow.record import record
-from chainsched.flow.verify import verify
+from chainsched.flow.maintain.fsck import run_fsck
+from chainsched.flow.operate.cancel_tree import LATE_FOR_TREE
+from chainsched.flow.run.claim import claim
+from chainsched.flow.run.dispatch import dispatch
+from chainsched.flow.run.record import record
 from chainsched.models import CancelledTree, DeadLetter, Manifest, Metadata, WorkQueue
 from chainsched.registry import registry
 from tests.drive import executions_of, manifest
@@ -221,7 +222,7 @@ class TestCancellingATree:
         executions_of("root")[0].cancel(tree=True)
         end(family, "middle")
         end(family, "always")
-        assert verify(now=family.now) == []
+        assert run_fsck(now=family.now) == []
 
     def test_a_row_that_was_opened_without_seeing_the_stamp_meets_it_at_dispatch(self, family):
         root = ran(family, "root")
@@ -243,7 +244,7 @@ class TestCancellingATree:
         root = ran(family, "root")
         CancelledTree.objects.stamp(root.id, reason="just now", now=family.now)
         assert family.drain() == []
-        assert verify(now=family.now) == []
+        assert run_fsck(now=family.now) == []
 
     def test_rows_of_other_trees_are_dispatched_all_the_same(self, family):
         root = ran(family, "root")
@@ -292,7 +293,7 @@ class TestCancellingATree:
         end(bench, "b")
         assert bench.drain() == []
         assert sorted(bench.run_for(hours=1)) == ["a", "b", "join", "root"]
-        assert verify(now=bench.now) == []
+        assert run_fsck(now=bench.now) == []
 
     def test_a_one_time_child_of_a_cancelled_tree_is_done(self, family):
         Manifest.objects.schedule_child(workflows.ping, "once", None, parent="root")

@@ -3,7 +3,7 @@
 import logging
 from dataclasses import dataclass
 
-from chainsched import GiveUp, RunContext, scope, workflow
+from chainsched import GiveUp, RunContext, correlation, workflow
 from tests.testapp import misdeeds
 
 __all__ = ["misdeeds"]
@@ -65,12 +65,12 @@ def publish() -> dict[str, str]:
 
     logging.getLogger(__name__).warning("publishing")
     Manifest.objects.get(external_id="triggered").trigger()
-    return scope.headers("m1")
+    return correlation.headers("m1")
 
 
 @workflow
 async def tell_scope() -> str | None:
-    here = scope.current()
+    here = correlation.current()
     return here.correlation_id if here else None
 
 

@@ -8,11 +8,11 @@ from typing import Any
 from django.core.management.base import BaseCommand
 
 from chainsched.management.options import positive_seconds, whole_number
-from chainsched.management.running import Staff, add_workers, prepare, run_until_stopped, say
-from chainsched.runtime import startup
-from chainsched.runtime.loops import LOOPS
-from chainsched.runtime.pools import leave_pools
-from chainsched.runtime.supervisor import Roles, Supervisor
+from chainsched.management.running import WorkerOptions, add_workers, prepare, run_until_stopped, say
+from chainsched.runtime.loops.loops import LOOPS
+from chainsched.runtime.process import startup
+from chainsched.runtime.process.supervisor import Roles, Supervisor
+from chainsched.runtime.support.pools import leave_pools
 
 
 class Command(BaseCommand):
@@ -39,14 +39,14 @@ class Command(BaseCommand):
 
     def handle(self, *_args: Any, once: bool, seconds: float | None, loops: list[str], **options: Any) -> None:
         """Run until stopped; the exit code is 0 after an orderly end."""
-        staff = Staff.of(options)
+        staff = WorkerOptions.of(options)
         leave_pools()
-        nursery = staff.nursery()
+        fork_server = staff.fork_server()
         seeded = prepare(startup.prepare)
         if seeded:
             say(f"Seeded: {seeded.in_words}", out=self.stdout)
         roles = Roles(kind="scheduler", loops=loops, processes=staff.processes, threads=staff.threads)
-        supervisor = Supervisor(roles, nursery=nursery)
+        supervisor = Supervisor(roles, fork_server=fork_server)
         if once:
             supervisor.run_once()
             return

@@ -8,10 +8,10 @@ from typing import Any
 from django.core.management.base import BaseCommand
 
 from chainsched.management.options import positive_number, positive_seconds
-from chainsched.management.running import Staff, add_workers, prepare, run_until_stopped
-from chainsched.runtime import startup
-from chainsched.runtime.pools import leave_pools
-from chainsched.runtime.supervisor import Roles, Supervisor
+from chainsched.management.running import WorkerOptions, add_workers, prepare, run_until_stopped
+from chainsched.runtime.process import startup
+from chainsched.runtime.process.supervisor import Roles, Supervisor
+from chainsched.runtime.support.pools import leave_pools
 
 
 class Command(BaseCommand):
@@ -28,10 +28,10 @@ class Command(BaseCommand):
 
     def handle(self, *_args: Any, seconds: float | None, **options: Any) -> None:
         """Run until stopped; the exit code is 0 after an orderly end."""
-        staff = Staff.of(options)
+        staff = WorkerOptions.of(options)
         leave_pools()
-        nursery = staff.nursery()
+        fork_server = staff.fork_server()
         prepare(startup.refuse_to_run)
         roles = Roles(kind="worker", loops=("reaper",), processes=staff.processes, threads=staff.threads)
-        supervisor = Supervisor(roles, nursery=nursery)
+        supervisor = Supervisor(roles, fork_server=fork_server)
         run_until_stopped(supervisor, name="Worker", does=staff.in_words, seconds=seconds, out=self.stdout)

@@ -10,12 +10,12 @@ from typing import Any
 from django.core.management.base import OutputWrapper
 from django.core.management.color import Style
 
+from chainsched.db.clock import database_now
 from chainsched.domain.retention import EVERYTHING, Policy
 from chainsched.domain.states import TERMINAL_STATES, ExecutionState
-from chainsched.flow.clean import clean, policy
+from chainsched.flow.maintain.clean import clean, policy
 from chainsched.management.options import positive_days, whole_number
 from chainsched.management.verbs import OK, add_json, print_json
-from chainsched.models.clock import database_now
 
 HELP = "Remove executions, in whole trees, and what belongs to them, as RETENTION and KEEP_LAST say or as given here."
 

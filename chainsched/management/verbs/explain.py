@@ -9,7 +9,7 @@ from django.core.management.base import OutputWrapper
 from django.core.management.color import Style
 
 from chainsched import api
-from chainsched.domain.answers import Ancestry, Explanation
+from chainsched.domain.results import Ancestry, Explanation
 from chainsched.management.verbs import OK, add_json, print_json
 
 HELP = "Say why a manifest is or is not running now, and when it will; or what caused an execution, up to the root."

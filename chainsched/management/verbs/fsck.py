@@ -9,10 +9,10 @@ from typing import Any
 from django.core.management.base import OutputWrapper
 from django.core.management.color import Style
 
-from chainsched.domain.answers import Finding
-from chainsched.flow.verify import CHECKS, verify
+from chainsched.db.clock import database_now
+from chainsched.domain.results import Finding
+from chainsched.flow.maintain.fsck import CHECKS, run_fsck
 from chainsched.management.verbs import ATTENTION, OK, add_json, print_json
-from chainsched.models.clock import database_now
 
 HELP = "Prove from the rows that nothing is lost, doubled or in the wrong place; exit code 1 if something is."
 
@@ -31,7 +31,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(options: dict[str, Any], *, out: OutputWrapper, style: Style) -> int:
     """Look, mend if asked to, and print the evidence."""
     names = options["check"] or list(CHECKS)
-    found = verify(now=database_now(), repair=options["repair"], checks=names)
+    found = run_fsck(now=database_now(), repair=options["repair"], checks=names)
     left = [finding for finding in found if not finding.is_mended]
     if options["as_json"]:
         print_json({"checks": names, "findings": [finding.as_dict() for finding in found]}, out=out)

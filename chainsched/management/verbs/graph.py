@@ -9,7 +9,7 @@ from typing import Any
 from django.core.management.base import CommandError, OutputWrapper
 from django.core.management.color import Style
 
-from chainsched.admin import graph
+from chainsched.graph import export
 from chainsched.management.verbs import BAD_INPUT, OK, add_json, print_json, unknown_group
 from chainsched.models import ManifestGroup
 
@@ -28,11 +28,11 @@ def run(options: dict[str, Any], *, out: OutputWrapper, style: Style) -> int:
     """Load, draw and write."""
     if options["group"] and not ManifestGroup.objects.filter(name=options["group"]).exists():
         raise unknown_group(options["group"])
-    picture = graph.load(group=options["group"])
+    picture = export.load(group=options["group"])
     if options["as_json"]:
         print_json(picture.as_dict(), out=out)
         return OK
-    text = graph.to_svg(picture) if _form(options) == "svg" else graph.to_dot(picture)
+    text = export.to_svg(picture) if _form(options) == "svg" else export.to_dot(picture)
     if options["output"] is None:
         out.write(text)
     else:

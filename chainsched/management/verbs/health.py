@@ -9,7 +9,7 @@ from django.core.management.base import OutputWrapper
 from django.core.management.color import Style
 
 from chainsched.management.verbs import ATTENTION, OK, add_json, print_json
-from chainsched.runtime.checkup import NO_ANSWER, check_up, in_words
+from chainsched.runtime.support.health_probe import NO_ANSWER, in_words, probe_health
 
 HELP = "Say whether loops turn and processes live; exit code 1 if something is wrong. For containers and monitors."
 
@@ -22,7 +22,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(options: dict[str, Any], *, out: OutputWrapper, style: Style) -> int:
     """Examine and print; a database that does not answer is a problem like any other."""
     try:
-        health = check_up()
+        health = probe_health()
     except NO_ANSWER as error:
         answer = in_words(error)
         if options["as_json"]:

@@ -11,10 +11,10 @@ from django.core.management.base import OutputWrapper
 from django.core.management.color import Style
 
 from chainsched.conf import get_config
-from chainsched.flow.declare import schedules
-from chainsched.flow.plan import Plan, plan
+from chainsched.flow.schedule.declare import schedules
+from chainsched.flow.schedule.plan import Plan, plan
 from chainsched.management.verbs import ATTENTION, OK, add_json, print_json
-from chainsched.runtime import startup
+from chainsched.runtime.process import startup
 
 HELP = "Show what seed would create, change, retire and revive, by group; writes nothing."
 

@@ -9,11 +9,11 @@ from typing import Any
 from django.core.management.base import OutputWrapper
 from django.core.management.color import Style
 
-from chainsched.flow.declare import schedules
-from chainsched.flow.seed import seed
+from chainsched.db.clock import database_now
+from chainsched.flow.schedule.declare import schedules
+from chainsched.flow.schedule.seed import seed
 from chainsched.management.verbs import OK, add_json, print_json
-from chainsched.models.clock import database_now
-from chainsched.runtime import startup
+from chainsched.runtime.process import startup
 
 HELP = "Write what schedules.py declares to the database; running it again writes nothing."
 

@@ -13,10 +13,10 @@ from django.core.management.color import Style
 from django.db.models import Count, Q
 
 from chainsched.conf import get_config
+from chainsched.db.clock import database_now
 from chainsched.management.options import positive_seconds
 from chainsched.management.verbs import OK, add_json, print_json
-from chainsched.models import DeadLetter, Loop, Manifest, ManifestGroup, Metadata, Process, WorkQueue
-from chainsched.models.clock import database_now
+from chainsched.models import DeadLetter, Manifest, ManifestGroup, Metadata, NamedLock, Process, WorkQueue
 
 HELP = "Show groups, limits, what is active and queued, dead letters, and live processes."
 
@@ -63,7 +63,7 @@ def look(now: datetime) -> dict[str, Any]:
         "active": sum(active.values()),
         "queued": sum(queued.values()),
         "dead_letters": sum(letters.values()),
-        "last_dispatch": Loop.objects.filter(name="dispatch").values_list("turned_at", flat=True).first(),
+        "last_dispatch": NamedLock.objects.filter(name="dispatch").values_list("turned_at", flat=True).first(),
         "groups": [
             {**group, "active": active.get(id_, 0), "queued": queued.get(id_, 0), "dead_letters": letters.get(id_, 0)}
             for id_, group in _groups()

@@ -10,8 +10,8 @@ from django.core.management.base import CommandError, OutputWrapper
 from django.core.management.color import Style
 
 from chainsched import api
-from chainsched.domain.answers import Answer
 from chainsched.domain.inputs import OWN_INPUT
+from chainsched.domain.results import Answer
 from chainsched.management.options import positive_seconds
 from chainsched.management.verbs import ATTENTION, BAD_INPUT, OK, add_json, print_json, unknown_group
 from chainsched.models import ManifestGroup

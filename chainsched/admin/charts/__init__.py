@@ -1,0 +1,1 @@
+"""Drawings on the pages, computed as plain values for templates."""

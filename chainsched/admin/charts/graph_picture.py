@@ -1,0 +1,207 @@
+"""From what was chosen to what a template draws: nodes with their words and links, edges, legend and table."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import Any
+
+from chainsched.admin.kit import display
+from chainsched.admin.kit.sections import Picture, Shape, Table
+from chainsched.exceptions import LayoutUnavailable
+from chainsched.graph.collapse import Collapsed, Edge, Fan, FanKey, Unit, choose_edges, node_of
+from chainsched.graph.layout import Box, Size, draw
+from chainsched.graph.load import Member
+from chainsched.graph.states import BY_SEVERITY, NodeState, tell, worst
+
+MAX_NODES = 300
+MAX_EDGES = 1_000
+MAX_PIECES = 3_000
+MAX_LABEL = 32
+MAX_PARENTS = 10
+MIN_PREFIX = 3
+TIMES = "\N{MULTIPLICATION SIGN}"
+
+ALARMING = (NodeState.DEAD_LETTER, NodeState.FAILING)
+REMEDY = "To see it drawn, install Graphviz' dot program or chainsched[graph] where this site runs."
+
+
+@dataclass(frozen=True, slots=True)
+class Vertex:
+    """A node: one manifest, many that look alike, or a group."""
+
+    key: Hashable
+    name: str
+    states: Mapping[NodeState, int]
+    what: str = "manifest"
+    url: str = ""
+    is_here: bool = False
+    # Only named, for what hangs on it: how it is doing is told elsewhere.
+    is_outside: bool = False
+
+    @property
+    def state(self) -> NodeState:
+        return worst(self.states)
+
+    @property
+    def lines(self) -> list[str]:
+        """What stands in the box: the name, then the state or the numbers, with a mark for the worst."""
+        label = self.name if len(self.name) <= MAX_LABEL else self.name[: MAX_LABEL - 1] + "…"
+        if self.is_outside:
+            return [label, self.what]
+        return [label, f"{self.state.mark} {self._numbers()}"]
+
+    @property
+    def words(self) -> str:
+        """All of it, for the table and whoever points at the box."""
+        if self.is_outside:
+            return f"{self.name} ({self.what})"
+        told = tell(self.states) if self.what != "manifest" else self.state.words
+        return f"{self.name} ({self.what}): {told or 'no manifests'}"
+
+    @property
+    def css_class(self) -> str:
+        return "chainsched-node-outside" if self.is_outside else self.state.css_class
+
+    def _numbers(self) -> str:
+        if self.what == "manifest":
+            return self.state.words
+        members = sum(self.states.values())
+        alarms = [f"{self.states[state]:,} {state.words}" for state in ALARMING if self.states.get(state)]
+        return " · ".join([f"{members:,} manifest{'' if members == 1 else 's'}", *alarms])
+
+
+@dataclass(slots=True)
+class Graph:
+    """What is drawn, what each edge stands for, and what is not drawn."""
+
+    vertices: list[Vertex] = field(default_factory=list)
+    edges: dict[Edge, int] = field(default_factory=dict)
+    notes: list[Any] = field(default_factory=list)
+
+    def add(self, other: Graph) -> None:
+        """Take in the nodes and edges of another one."""
+        self.vertices += other.vertices
+        self.edges |= other.edges
+        self.notes += other.notes
+
+
+def assemble(
+    collapsed: Collapsed,
+    members: Iterable[Member],
+    *,
+    address_of: Callable[[int], str],
+    address_of_fan: Callable[[Fan], str],
+) -> Graph:
+    """The nodes of these units; of opened ones a node a member, of collapsed ones one for all."""
+    by_fan: dict[FanKey, list[Member]] = defaultdict(list)
+    for member in members:
+        by_fan[member.fan].append(member)
+    graph = Graph()
+    for unit in collapsed.units:
+        if not unit.is_open:
+            graph.vertices.append(_fan(unit, address_of_fan(unit.fans[0])))
+            if unit.above is not None:
+                graph.edges[unit.above, unit.key] = unit.size
+            continue
+        for member in _members(unit, by_fan):
+            key = node_of(member.pk)
+            graph.vertices.append(Vertex(key, member.name, {member.state: 1}, url=address_of(member.pk)))
+            if unit.above is not None:
+                graph.edges[unit.above, key] = 1
+    if collapsed.left_out:
+        graph.notes.append(f"And {collapsed.left_out:,} more manifests, which are not drawn.")
+    return graph
+
+
+def group_vertex(
+    pks: Sequence[Any], names: Mapping[Any, str], counted: Mapping[Any, Mapping[NodeState, int]], *, url: str
+) -> Vertex:
+    """A group, or several with the same neighbours, as a node."""
+    states = {state: sum(counted.get(pk, {}).get(state, 0) for pk in pks) for state in NodeState}
+    name = names[pks[0]] if len(pks) == 1 else f"{_shared([names[pk] for pk in pks])}… {TIMES}{len(pks):,}"
+    return Vertex(("groups", pks[0]), name, states, what="group" if len(pks) == 1 else f"{len(pks):,} groups", url=url)
+
+
+def picture(title: str, graph: Graph, *, summary: str = "") -> Picture:
+    """The graph as a section of a page; where it cannot be laid out, as a table that says so."""
+    drawn = {vertex.key for vertex in graph.vertices}
+    edges = {edge: number for edge, number in graph.edges.items() if drawn.issuperset(edge)}
+    chosen = choose_edges(edges, most=MAX_EDGES, longest=MAX_PIECES)
+    notes = list(graph.notes)
+    if len(chosen) < len(edges):
+        notes.append(f"And {len(edges) - len(chosen):,} more edges, which are not drawn.")
+    told = summary or f"{len(graph.vertices)} nodes and {len(chosen)} edges, from left to right in order of dependency."
+    table = _table(graph.vertices, edges)
+    shown = {vertex.state for vertex in graph.vertices if not vertex.is_outside}
+    numbers = {vertex.key: number for number, vertex in enumerate(graph.vertices)}
+    try:
+        sizes = [Size(max(map(len, vertex.lines)), 2) for vertex in graph.vertices]
+        drawing = draw(sizes, [(numbers[parent], numbers[child]) for parent, child in chosen])
+    except LayoutUnavailable as error:
+        return Picture(title, told, table, notes=notes, problem=f"{error.fact} {REMEDY}")
+    return Picture(
+        title,
+        told,
+        table,
+        width=drawing.width,
+        height=drawing.height,
+        shapes=[_shape(box, graph.vertices[box.number]) for box in drawing.boxes],
+        curves=drawing.curves,
+        legend=[state for state in BY_SEVERITY if state in shown],
+        notes=notes,
+    )
+
+
+def _members(unit: Unit, members: Mapping[FanKey, Sequence[Member]]) -> list[Member]:
+    """The members of an opened unit; a fan of one was counted and so is known already."""
+    found: list[Member] = []
+    for fan in unit.fans:
+        if fan.size == 1:
+            found.append(Member(fan.pk, fan.first, fan.key, worst(fan.states)))
+        else:
+            found += members.get(fan.key, ())
+    return found
+
+
+def _fan(unit: Unit, url: str) -> Vertex:
+    states = {state: sum(fan.states.get(state, 0) for fan in unit.fans) for state in NodeState}
+    name = f"{_shared([name for fan in unit.fans for name in (fan.first, fan.last)])}… {TIMES}{unit.size:,}"
+    return Vertex(unit.key, name, states, what=f"{unit.fans[0].key.kind.replace('_', ' ')} manifests", url=url)
+
+
+def _shared(names: Sequence[str]) -> str:
+    """How they all begin, without the first digits of their numbers; if they do not, how the first does."""
+    pairs = zip(min(names), max(names), strict=False)
+    prefix = "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)).rstrip("0123456789")
+    return (prefix if len(prefix) >= MIN_PREFIX else min(names))[: MAX_LABEL - 10]
+
+
+def _shape(box: Box, vertex: Vertex) -> Shape:
+    lines = list(zip(box.baselines, vertex.lines, strict=True))
+    return Shape(box, lines, vertex.words, vertex.css_class, vertex.url, vertex.is_here)
+
+
+def _table(vertices: Sequence[Vertex], edges: Mapping[Edge, int]) -> Table:
+    names = {vertex.key: vertex.name for vertex in vertices}
+    above: dict[Hashable, list[str]] = {}
+    for parent, child in edges:
+        above.setdefault(child, []).append(names[parent])
+    rows = [
+        (
+            display.linked(vertex.url, vertex.name),
+            "" if vertex.is_outside else display.badge(vertex.state, f"{vertex.state.mark} {vertex.state.words}"),
+            vertex.what,
+            "" if vertex.what == "manifest" else tell(vertex.states),
+            _few(above.get(vertex.key, ())),
+        )
+        for vertex in vertices
+    ]
+    return Table("", ("Node", "State", "Is", "Holds", "Depends on"), rows, if_empty="There is nothing to draw.")
+
+
+def _few(names: Sequence[str]) -> str:
+    rest = len(names) - MAX_PARENTS
+    return ", ".join(names[:MAX_PARENTS]) + (f" and {rest:,} more" if rest > 0 else "")

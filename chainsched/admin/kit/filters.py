@@ -1,0 +1,325 @@
+"""Filters of the lists: a fixed number of choices, or a name that is typed, however many rows there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.contrib import admin
+from django.contrib.admin.views.main import ORDER_VAR, SEARCH_VAR
+from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.http import HttpRequest
+
+from chainsched.db.clock import database_now
+from chainsched.domain.states import (
+    BulkDecisionOutcome,
+    BulkDecisionStatus,
+    DeadLetterStatus,
+    ExecutionState,
+    QueueStatus,
+)
+from chainsched.models import DeadLetter, ManifestGroup, Metadata, WorkQueue
+
+ALL = "all"
+MAX_TYPED = 200
+MAX_DIGITS = 19
+# Executions have no index by workflow, group or outcome, which would cost every run of every job, nor has what came
+# out of the queue. Among this many of the newest a filter looks; older ones are found by their manifest.
+NEWEST = 100_000
+
+
+def newest(rows: QuerySet[Any]) -> QuerySet[Any]:
+    """The rows that a filter without an index may look through: never more than so many."""
+    last = rows.model.objects.order_by("-id").values_list("id", flat=True).first() or 0
+    return rows.filter(id__gt=last - NEWEST)
+
+
+class TypedFilter(admin.SimpleListFilter):
+    """Asks for an exact text; its choice is what was typed, so its cost does not grow with the choices."""
+
+    template = "chainsched/admin/typed_filter.html"
+    column = ""
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[Any, str]]:
+        return []
+
+    def has_output(self) -> bool:
+        return True
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        typed = self.value()
+        return queryset.filter(**{self.column: typed[:MAX_TYPED].replace("\x00", "")}) if typed else queryset
+
+    def choices(self, changelist: Any) -> Iterator[Any]:
+        """What the template needs: the present text, and the rest of the address."""
+        others = changelist.get_filters_params()
+        kept = [(name, value) for name, values in others.items() if name != self.parameter_name for value in values]
+        if changelist.query:
+            kept.append((SEARCH_VAR, changelist.query))
+        if order := changelist.params.get(ORDER_VAR):
+            kept.append((ORDER_VAR, order))
+        yield {"name": self.parameter_name, "typed": self.value() or "", "kept": kept}
+
+
+def typed(title: str, column: str) -> type[TypedFilter]:
+    """A filter by the exact text of a column."""
+    name = column.rpartition("__")[0] or column
+    attributes = {"title": title, "parameter_name": f"by_{name}", "column": column}
+    return type(f"{name.title().replace('_', '')}Filter", (TypedFilter,), attributes)
+
+
+def typed_among_newest(title: str, column: str) -> type[TypedFilter]:
+    """The same for executions and a column without an index."""
+
+    class AmongNewest(typed(title, column)):  # type: ignore[misc]
+        """Looks at the newest executions only."""
+
+        def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+            return newest(super().queryset(request, queryset)) if self.value() else queryset
+
+    return AmongNewest
+
+
+def typed_of_letters(title: str, column: str) -> type[TypedFilter]:
+    """A filter of dead letters by their manifest; of those that were decided about it looks at the newest only."""
+
+    class OfLetters(typed(title, column)):  # type: ignore[misc]
+        """A manifest has one awaiting letter at most, so there are never very many of them."""
+
+        def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+            found = super().queryset(request, queryset)
+            is_decided = request.GET.get("status", LetterStatusFilter.default) != LetterStatusFilter.default
+            return newest(found) if self.value() and is_decided else found
+
+    return OfLetters
+
+
+FINGERPRINT = "by_fingerprint"
+WITHOUT_FINGERPRINT = "none"
+
+
+class FingerprintFilter(TypedFilter):
+    """Dead letters that look the same; those that have no fingerprint are found too."""
+
+    title = "fingerprint"
+    parameter_name = FINGERPRINT
+    column = "fingerprint"
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        if self.value() == WITHOUT_FINGERPRINT:
+            return queryset.filter(fingerprint="")
+        return super().queryset(request, queryset)
+
+
+class ChosenFilter(admin.SimpleListFilter):
+    """Fixed choices, one of which may hold unless another, or all, is chosen."""
+
+    options: tuple[tuple[str, str], ...] = ()
+    default = ""
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[Any, str]]:
+        return [*self.options, *([(ALL, "All")] if self.default else [])]
+
+    def value(self) -> str | None:
+        return super().value() or self.default or None
+
+    def choices(self, changelist: Any) -> Iterator[Any]:
+        offered = super().choices(changelist)
+        if self.default:
+            next(offered)  # Django's own "All", which without a parameter means the default
+        return offered
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        chosen = self.value()
+        return self.narrow(queryset, chosen) if chosen in dict(self.options) else queryset
+
+    def narrow(self, rows: QuerySet[Any], chosen: Any) -> QuerySet[Any]:
+        """The rows that the choice leaves."""
+        raise NotImplementedError
+
+
+class ManifestStateFilter(ChosenFilter):
+    """Manifests by what they have open, or by what keeps them from running."""
+
+    title = "state"
+    parameter_name = "state"
+    options = (
+        ("running", "Running"),
+        ("pending", "Pending"),
+        ("queued", "Queued"),
+        ("dead_letter", "Stopped by a dead letter"),
+        ("idle", "Nothing open"),
+        ("disabled", "Disabled"),
+        ("retired", "Retired"),
+        ("done", "Done"),
+    )
+
+    def narrow(self, rows: QuerySet[Any], chosen: Any) -> QuerySet[Any]:
+        executions = Metadata.objects.active().filter(manifest=OuterRef("pk"))
+        queued = Exists(WorkQueue.objects.queued().filter(manifest=OuterRef("pk")))
+        letters = Exists(DeadLetter.objects.awaiting().filter(manifest=OuterRef("pk")))
+        conditions: dict[str, Any] = {
+            "running": Exists(executions.filter(state=ExecutionState.IN_PROGRESS)),
+            "pending": Exists(executions.filter(state=ExecutionState.PENDING)),
+            "queued": queued,
+            "dead_letter": letters,
+            "idle": ~Exists(executions) & ~queued & ~letters,
+            "disabled": Q(is_enabled=False) | Q(group__in=_disabled_groups()),
+            "retired": Q(retired_at__isnull=False),
+            "done": Q(done_at__isnull=False),
+        }
+        return rows.filter(conditions[chosen])
+
+
+def _disabled_groups() -> list[int]:
+    """Read first: the condition on a column of another table would keep the indexes of this one from being used."""
+    return list(ManifestGroup.objects.filter(is_enabled=False).values_list("id", flat=True))
+
+
+class DueFilter(ChosenFilter):
+    """Manifests by when they run next."""
+
+    title = "next run"
+    parameter_name = "due"
+    options = (("now", "Due now"), ("hour", "Within the hour"), ("day", "Within a day"), ("never", "No alarm set"))
+
+    def narrow(self, rows: QuerySet[Any], chosen: Any) -> QuerySet[Any]:
+        if chosen == "never":
+            return rows.filter(state__next_run_at__isnull=True)
+        ahead = {"now": timedelta(0), "hour": timedelta(hours=1), "day": timedelta(days=1)}[chosen]
+        return rows.filter(state__next_run_at__lte=database_now() + ahead)
+
+
+class FailingFilter(ChosenFilter):
+    """Manifests that have failed since their last success."""
+
+    title = "failing"
+    parameter_name = "failing"
+    options = (("yes", "Failing"), ("no", "Not failing"))
+
+    def narrow(self, rows: QuerySet[Any], chosen: Any) -> QuerySet[Any]:
+        is_failing = Q(state__consecutive_failures__gt=0)
+        return rows.filter(is_failing if chosen == "yes" else ~is_failing)
+
+
+class ExecutionStateFilter(ChosenFilter):
+    """Executions by where they stand; those that have ended are looked for among the newest."""
+
+    title = "state"
+    parameter_name = "state"
+    options = tuple((state.value, state.name.replace("_", " ").capitalize()) for state in ExecutionState)
+
+    def narrow(self, rows: QuerySet[Any], chosen: Any) -> QuerySet[Any]:
+        found = rows.filter(state=chosen)
+        return newest(found) if ExecutionState(chosen).is_terminal else found
+
+
+class CreatedFilter(ChosenFilter):
+    """Executions by when they were dispatched."""
+
+    title = "time"
+    parameter_name = "since"
+    options = (("hour", "Last hour"), ("day", "Last 24 hours"), ("week", "Last 7 days"))
+
+    def narrow(self, rows: QuerySet[Any], chosen: Any) -> QuerySet[Any]:
+        return newest(rows.filter(created_at__gte=since(chosen)))
+
+
+class QueueStatusFilter(ChosenFilter):
+    """What waits, unless something else is asked for; what was dispatched is looked for among the newest."""
+
+    title = "status"
+    parameter_name = "status"
+    options = tuple((status.value, status.name.capitalize()) for status in QueueStatus)
+    default = QueueStatus.QUEUED.value
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return newest(queryset) if self.value() not in dict(self.options) else super().queryset(request, queryset)
+
+    def narrow(self, rows: QuerySet[Any], chosen: Any) -> QuerySet[Any]:
+        found = rows.filter(status=chosen)
+        return newest(found) if chosen == QueueStatus.DISPATCHED else found
+
+
+class LetterStatusFilter(ChosenFilter):
+    """What awaits a decision, unless something else is asked for."""
+
+    title = "status"
+    parameter_name = "status"
+    options = tuple((status.value, status.name.replace("_", " ").capitalize()) for status in DeadLetterStatus)
+    default = DeadLetterStatus.AWAITING_INTERVENTION.value
+
+    def narrow(self, rows: QuerySet[Any], chosen: Any) -> QuerySet[Any]:
+        return rows.filter(status=chosen)
+
+
+class DeadLetteredFilter(ChosenFilter):
+    """Dead letters by when they were given up."""
+
+    title = "time"
+    parameter_name = "since"
+    options = CreatedFilter.options
+
+    def narrow(self, rows: QuerySet[Any], chosen: Any) -> QuerySet[Any]:
+        return rows.filter(dead_lettered_at__gte=since(chosen))
+
+
+class BulkDecisionStatusFilter(ChosenFilter):
+    """BulkDecisions by where they stand."""
+
+    title = "status"
+    parameter_name = "status"
+    options = tuple((status.value, status.name.replace("_", " ").capitalize()) for status in BulkDecisionStatus)
+
+    def narrow(self, rows: QuerySet[Any], chosen: Any) -> QuerySet[Any]:
+        return newest(rows.filter(status=chosen))
+
+
+class BulkDecisionFilter(TypedFilter):
+    """The letters of one bulk decision, by its number."""
+
+    title = "bulk decision"
+    parameter_name = "by_bulk_decision"
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        typed = self.value()
+        if not typed:
+            return queryset
+        is_number = typed.isdecimal() and typed.isascii() and len(typed) < MAX_DIGITS
+        return queryset.filter(bulk_decision=int(typed)) if is_number else queryset.none()
+
+
+class BulkDecisionOutcomeFilter(ChosenFilter):
+    """The letters of bulk decisions by what became of them; unless a bulk decision is named, among the newest."""
+
+    title = "outcome"
+    parameter_name = "outcome"
+    options = tuple((outcome.value, outcome.name.capitalize()) for outcome in BulkDecisionOutcome)
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        found = super().queryset(request, queryset)
+        return found if request.GET.get(BulkDecisionFilter.parameter_name) or not self.value() else newest(found)
+
+    def narrow(self, rows: QuerySet[Any], chosen: Any) -> QuerySet[Any]:
+        return rows.filter(outcome=chosen)
+
+
+class LivenessFilter(ChosenFilter):
+    """Processes by whether they still give signs of life."""
+
+    title = "liveness"
+    parameter_name = "is"
+    options = (("running", "Alive or stale"), ("stopped", "Stopped"), ("lost", "Lost"))
+
+    def narrow(self, rows: QuerySet[Any], chosen: Any) -> QuerySet[Any]:
+        return {
+            "running": rows.filter(stopped_at__isnull=True, lost_at__isnull=True),
+            "stopped": rows.filter(stopped_at__isnull=False),
+            "lost": rows.filter(lost_at__isnull=False),
+        }[chosen]
+
+
+def since(name: str) -> datetime:
+    """How far back a choice of time goes."""
+    return database_now() - {"hour": timedelta(hours=1), "day": timedelta(days=1), "week": timedelta(days=7)}[name]

@@ -1,0 +1,137 @@
+"""What is asked before something is done: always the reason, and what the operation needs to know."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from django import forms
+
+from chainsched.admin.kit.schema_fields import DocumentField, collect, fields_of, initial_of
+from chainsched.api import MAX_REASON
+from chainsched.conf import get_config
+from chainsched.domain.declarations import MAX_PRIORITY
+from chainsched.domain.inputs import OWN_INPUT
+from chainsched.domain.redaction import redact
+from chainsched.exceptions import ChainschedError
+from chainsched.models import Manifest
+from chainsched.registry import registry
+
+MAX_DELAY = timedelta(days=366)
+
+
+class ReasonForm(forms.Form):
+    """Asks why."""
+
+    reason = forms.CharField(
+        max_length=MAX_REASON,
+        required=False,
+        help_text="Is kept in the history together with your name.",
+        widget=forms.TextInput(attrs={"class": "vTextField"}),
+    )
+
+    def __init__(self, data: Any = None, *, rows: Sequence[Any], may_see_payloads: bool) -> None:
+        super().__init__(data)
+        self.rows = rows
+        self.may_see_payloads = may_see_payloads
+
+    def details(self) -> dict[str, Any]:
+        """What was answered, apart from the reason."""
+        return {name: value for name, value in self.cleaned_data.items() if name != "reason"}
+
+
+class NoteForm(ReasonForm):
+    """Asks for the note that stays with a dead letter."""
+
+    reason = forms.CharField(
+        label="Note",
+        max_length=MAX_REASON,
+        help_text="Stays with the dead letter: what was done about it.",
+        widget=forms.TextInput(attrs={"class": "vTextField"}),
+    )
+
+
+class LimitsForm(ReasonForm):
+    """Asks for a group's limit and priority."""
+
+    max_active_jobs = forms.IntegerField(
+        min_value=1,
+        max_value=2**31 - 1,
+        required=False,
+        help_text="How many jobs may be active at once; empty for no limit.",
+    )
+    priority = forms.IntegerField(min_value=0, max_value=MAX_PRIORITY, help_text="0 to 31; higher goes first.")
+    field_order = ("max_active_jobs", "priority", "reason")
+
+    def __init__(self, data: Any = None, *, rows: Sequence[Any], may_see_payloads: bool) -> None:
+        super().__init__(data, rows=rows, may_see_payloads=may_see_payloads)
+        self.initial = {"max_active_jobs": rows[0].max_active_jobs, "priority": rows[0].priority}
+
+
+class TriggerForm(ReasonForm):
+    """Asks when and, for a single manifest, with what."""
+
+    delay = forms.IntegerField(
+        label="Delay in seconds",
+        min_value=0,
+        max_value=int(MAX_DELAY.total_seconds()),
+        required=False,
+        help_text="Empty for now.",
+    )
+    input = DocumentField(required=False, label="Input as JSON", help_text="Empty for the manifest's own.")
+    field_order = ("delay", "input", "reason")
+
+    def __init__(self, data: Any = None, *, rows: Sequence[Any], may_see_payloads: bool) -> None:
+        super().__init__(data, rows=rows, may_see_payloads=may_see_payloads)
+        if len(rows) > 1:
+            del self.fields["input"]
+
+    def clean_input(self) -> Any:
+        """The input in the form that is stored, if the workflow's own type accepts it."""
+        value = self.cleaned_data["input"]
+        return OWN_INPUT if value is None else _checked(self.rows[0], value)
+
+    def details(self) -> dict[str, Any]:
+        return {name: value for name, value in super().details().items() if value is not OWN_INPUT}
+
+
+class ActivationForm(ReasonForm):
+    """Asks for the input of a dormant child, field by field as its type describes it."""
+
+    def __init__(self, data: Any = None, *, rows: Sequence[Any], may_see_payloads: bool) -> None:
+        super().__init__(data, rows=rows, may_see_payloads=may_see_payloads)
+        self.schema = _schema_of(rows[0])
+        self.fields = {**fields_of(self.schema), **self.fields}
+        self.initial = self._own_input(rows[0])
+
+    def clean(self) -> dict[str, Any]:
+        """The answers as one document, if the workflow's own type accepts it."""
+        document = collect(self.schema, self.cleaned_data)
+        if not self.errors:
+            document = _checked(self.rows[0], document)
+        return {"reason": self.cleaned_data.get("reason", ""), "input": document}
+
+    def _own_input(self, manifest: Manifest) -> dict[str, Any]:
+        """What the manifest states, for whoever may see it, unless part of it is hidden even from them."""
+        own = manifest.input if self.may_see_payloads else None
+        if redact(own) != own:
+            return {}
+        return initial_of(self.schema, own)
+
+
+def _schema_of(manifest: Manifest) -> dict[str, Any]:
+    """The JSON Schema of a manifest's input; of one whose workflow this process does not know, that of anything."""
+    try:
+        return registry.get(manifest.workflow).input_type.schema()
+    except ChainschedError:
+        return {}
+
+
+def _checked(manifest: Manifest, value: Any) -> Any:
+    try:
+        json.dumps(value)
+        return registry.get(manifest.workflow).input_type.dump(value, max_bytes=get_config().max_input_bytes)
+    except ChainschedError as error:
+        raise forms.ValidationError(list(getattr(error, "problems", ())) or str(error)) from error

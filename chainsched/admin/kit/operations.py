@@ -1,0 +1,248 @@
+"""What operators do to rows: asked first on a page of its own, checked again for each row, and written down.
+
+An action names an operation. Its first POST asks; the second, which carries the answer and the number of rows that
+was shown, does it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.contrib import messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import BadRequest, PermissionDenied
+from django.db import OperationalError
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+
+from chainsched import history
+from chainsched.admin.kit.action_locations import ActionLocation, LocatedActions
+from chainsched.admin.kit.forms import ReasonForm
+from chainsched.admin.kit.page import ReadOnlyPage
+from chainsched.domain.results import Answer, Cancelled
+from chainsched.exceptions import ChainschedError
+
+# Each row is asked about by a hidden field, of which Django takes 1,000 in a form.
+MAX_ROWS = 500
+MAX_NAMED = 20
+PAGE_ACTION = f"{ActionLocation.CHANGE_FORM.value}-action"
+
+
+class NoEffect(str):
+    """What became of a row, in words, if nothing did: told as a warning."""
+
+    __slots__ = ()
+
+
+def answered(answer: Answer) -> str:
+    """What became of a wish for a run."""
+    return NoEffect(answer.in_words) if answer in (Answer.BUSY, Answer.AWAITS_DEAD_LETTER) else answer.in_words
+
+
+def stopped(found: Cancelled) -> str:
+    """What came of a wish to stop something."""
+    if not found.total:
+        return NoEffect("nothing was left to stop")
+    return f"stopped {found.queued} queued, {found.pending} pending and {found.running} running"
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """What somebody wants to be done, beyond the operation itself."""
+
+    by: Any
+    reason: str = ""
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One thing that can be done to a row; ``perform`` does it and says what became of it.
+
+    ``warning`` tells before what follows from it. ``is_fitting`` is whether the page of a row offers it.
+    """
+
+    verb: str
+    did: str
+    permission: str
+    perform: Callable[[Any, Instruction], str]
+    form: type[ReasonForm] = ReasonForm
+    warning: str = ""
+    is_fitting: Callable[[Any], bool] = lambda _row: True
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What the page that asks shows: the form, the number of rows, some of them, and what follows.
+
+    ``hidden`` are the names and values by which the answer finds the rows again.
+    """
+
+    form: ReasonForm
+    count: int
+    named: Sequence[Any]
+    hidden: Sequence[tuple[str, str]]
+    consequences: Sequence[str] = ()
+
+
+class OperatingPage(LocatedActions, ReadOnlyPage):
+    """Carries out operations for a page whose actions name them in ``operations``."""
+
+    operations: Mapping[str, Operation] = {}
+    max_named = MAX_NAMED
+    checkbox_name = ACTION_CHECKBOX_NAME
+    # The columns that the trail tells before and after.
+    audited: Sequence[str] = ()
+
+    def changeform_view(
+        self, request: HttpRequest, object_id: str | None = None, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        """The page of a row, or one of its actions.
+
+        Django 6.1 would run the action inside a transaction around the whole request. The engine's own are short.
+        """
+        if request.method == "POST" and object_id is not None and PAGE_ACTION in request.POST:
+            return self._act_on_one(request, object_id)
+        return super().changeform_view(request, object_id, form_url, extra_context)
+
+    def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
+        """The page of a row, with a button for each action that fits it."""
+        row = context.get("original")
+        if row is not None:
+            context["page_actions"] = [
+                {"name": name, "label": getattr(function, "page_description", name)}
+                for name, function in self.find_actions(request).items()
+                if name in self.operations and self.is_offered(request, row, self.operations[name])
+            ]
+        return super().render_change_form(request, context, *args, **kwargs)
+
+    def is_offered(self, request: HttpRequest, row: Any, operation: Operation) -> bool:
+        """Whether the page of this row has a button for it."""
+        return operation.is_fitting(row) and self.is_permitted(request, row, operation)
+
+    def is_permitted(self, request: HttpRequest, row: Any, operation: Operation) -> bool:
+        """Whether this user may do this to this very row."""
+        return bool(getattr(self, f"has_{operation.permission}_permission")(request, row))
+
+    def operate(self, request: HttpRequest, rows: QuerySet[Any], name: str) -> HttpResponse | None:
+        """Ask about the rows that were chosen, or do it to them if the request carries the answer."""
+        operation = self.operations[name]
+        chosen = list(rows.order_by("pk")[: MAX_ROWS + 1])
+        if len(chosen) > MAX_ROWS:
+            return self.operate_on_many(request, rows, name)
+        if not chosen:
+            self.message_user(request, "Nothing was done: the selection is empty.", messages.ERROR)
+            return None
+        form = self.form_for(request, operation, chosen)
+        is_answered = "confirmed" in request.POST
+        if is_answered and request.POST.get("count") != str(len(chosen)):
+            self.message_user(request, "The selection has changed meanwhile; look at it again.", messages.WARNING)
+            return self._ask_about_all(request, chosen, name, self.form_for(request, operation, chosen, is_fresh=True))
+        if not is_answered or not form.is_valid():
+            return self._ask_about_all(request, chosen, name, form)
+        self._carry_out(request, chosen, operation, form)
+        return None
+
+    def operate_on_many(self, request: HttpRequest, rows: QuerySet[Any], name: str) -> HttpResponse | None:
+        """What to do about more rows than a form can name: nothing, unless a page knows better."""
+        told = f"Nothing was done: at most {MAX_ROWS} can be chosen at once. Narrow the list by its filters."
+        self.message_user(request, told, messages.ERROR)
+        return None
+
+    def consequences(self, request: HttpRequest, rows: Sequence[Any], name: str) -> Sequence[str]:
+        """What else the page that asks says about doing this to these rows."""
+        return ()
+
+    def condition(self, row: Any) -> str:
+        """How a row stands at this moment, as the trail tells it."""
+        found = type(row).objects.filter(pk=row.pk).values(*self.audited).first()
+        return ", ".join(f"{column} {value}" for column, value in found.items()) if found else "gone"
+
+    def _act_on_one(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        row = self.get_object(request, unquote(object_id))
+        if not self.has_view_permission(request, row):
+            raise PermissionDenied
+        if row is None:
+            return HttpResponseRedirect(request.get_full_path())
+        if request.POST.getlist(ACTION_CHECKBOX_NAME) != [str(row.pk)]:
+            raise BadRequest
+        function = self.find_actions(request).get(request.POST[PAGE_ACTION])
+        if function is None:
+            raise PermissionDenied
+        response = function(self, request, self.get_queryset(request).filter(pk=row.pk))
+        return response if isinstance(response, HttpResponse) else HttpResponseRedirect(request.get_full_path())
+
+    def form_for(
+        self, request: HttpRequest, operation: Operation, rows: Sequence[Any], *, is_fresh: bool = False
+    ) -> ReasonForm:
+        """The question, with the answer if the request carries one."""
+        data = request.POST if "confirmed" in request.POST and not is_fresh else None
+        may_see = self.has_payloads_permission(request, rows[0])
+        return operation.form(data, rows=rows, may_see_payloads=may_see)
+
+    def _ask_about_all(self, request: HttpRequest, rows: Sequence[Any], name: str, form: ReasonForm) -> HttpResponse:
+        hidden = [(self.checkbox_name, str(row.pk)) for row in rows]
+        told = self.consequences(request, rows, name)
+        return self.ask(request, name, Question(form, len(rows), rows[: self.max_named], hidden, told))
+
+    def ask(self, request: HttpRequest, name: str, question: Question) -> HttpResponse:
+        """The page that asks before something is done."""
+        operation = self.operations[name]
+        is_on_page = PAGE_ACTION in request.POST
+        context = {
+            **self.admin_site.each_context(request),
+            "title": operation.verb,
+            "opts": self.opts,
+            "operation": operation,
+            "form": question.form,
+            "question": question,
+            "unnamed": question.count - len(question.named),
+            "action_field": PAGE_ACTION if is_on_page else "action",
+            "action_name": name,
+            "way_back": request.get_full_path(),
+        }
+        request.current_app = self.admin_site.name
+        return TemplateResponse(request, "chainsched/admin/confirm.html", context)
+
+    def _carry_out(self, request: HttpRequest, rows: Sequence[Any], operation: Operation, form: ReasonForm) -> None:
+        """Row by row, because each has an outcome and an entry of its own; what is done is written down at once."""
+        instruction = Instruction(request.user, form.cleaned_data["reason"], form.details())
+        done, vain, refused = Counter[str](), Counter[str](), Counter[str]()
+        for row in rows:
+            if not self.is_permitted(request, row, operation):
+                refused["not permitted"] += 1
+                continue
+            try:
+                outcome = self._do(row, operation, instruction)
+                (vain if isinstance(outcome, NoEffect) else done)[outcome] += 1
+            except ChainschedError as error:
+                refused[str(error)] += 1
+            except OperationalError:
+                refused["the database is busy with it; try again"] += 1
+        self._tell(request, operation, done, messages.SUCCESS)
+        self._tell(request, operation, vain, messages.WARNING)
+        self._tell(request, operation, refused, messages.ERROR)
+
+    def _do(self, row: Any, operation: Operation, instruction: Instruction) -> str:
+        before = self.condition(row)
+        outcome = operation.perform(row, instruction)
+        entry = history.describe(
+            operation.did,
+            outcome,
+            before=before,
+            after=self.condition(row),
+            reason=instruction.reason,
+            details=history.describe_details(instruction.details),
+        )
+        history.write({entry: [row]}, user=instruction.by)
+        return outcome
+
+    def _tell(self, request: HttpRequest, operation: Operation, outcomes: Counter[str], level: int) -> None:
+        for outcome, number in outcomes.most_common(5):
+            noun = self.opts.verbose_name if number == 1 else self.opts.verbose_name_plural
+            self.message_user(request, f"{operation.verb}: {number} {noun}: {outcome.rstrip('.')}.", level)

@@ -1,0 +1,167 @@
+"""What all pages share: they only show, keep payloads from most eyes, and lead to what else the user may see.
+
+The classes here and in the files beside it are mixins without a base of their own, to be combined with Django's
+``ModelAdmin`` or with that of a theme.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from django.contrib.admin import AdminSite
+from django.contrib.admin.options import ShowFacets
+from django.db import models
+from django.http import HttpRequest, HttpResponse
+
+from chainsched.admin.kit import display
+from chainsched.admin.kit.mixin_base import Mixin
+from chainsched.admin.kit.paginator import MAX_COUNTED, BoundedPaginator
+from chainsched.admin.kit.sections import Fact, Facts, Passage, Section
+from chainsched.db.fields import with_person
+from chainsched.domain.redaction import redact_text
+from chainsched.flow.transactions import index_reads
+
+# What jobs are called with, what they return, how far they say they are, and what was on the stack when they failed.
+PAYLOADS = frozenset({"input", "output", "trigger_input", "progress", "failure_traceback"})
+VIEW_PAYLOADS = "chainsched.view_payloads"
+SHOW_ALL = "all"
+
+
+class ReadOnlyPage(Mixin):
+    """Shows rows to whoever has the view permission and lets nobody, not even a superuser, edit them."""
+
+    change_form_template = "chainsched/admin/change_form.html"
+    change_list_template = "chainsched/admin/change_list.html"
+    list_per_page = 50
+    list_max_show_all = 200
+    paginator = BoundedPaginator
+    show_facets = ShowFacets.NEVER
+    show_full_result_count = False
+    fields = ()
+    # What the rows are read together with, and users, who may be in another database.
+    related: Sequence[str] = ()
+    people: Sequence[str] = ()
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_payloads_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Whether the user may see inputs, outputs, progress and tracebacks; a project may narrow it by row."""
+        return _holds(request, VIEW_PAYLOADS)
+
+    def get_queryset(self, request: HttpRequest) -> models.QuerySet[Any]:
+        """Rows without their payloads, which may be large; a page that shows one fetches it."""
+        names = {field.name for field in self.opts.concrete_fields}
+        rows = super().get_queryset(request).defer(*sorted(PAYLOADS & names))
+        rows = rows.prefetch_related(*map(with_person, self.people)) if self.people else rows
+        return rows.select_related(*self.related) if self.related else rows
+
+    def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest) -> bool:
+        """Refuse filters over payloads: answers to guesses would give away what is not shown."""
+        if PAYLOADS & set(lookup.split("__")):
+            return False
+        return super().lookup_allowed(lookup, value, request)
+
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        """The list, with what its rows need from other tables read for all of them at once."""
+        with index_reads():
+            changelist: Any = super().get_changelist_instance(request)
+            changelist.is_cut = changelist.result_count >= MAX_COUNTED
+            self.enrich(request, list(changelist.result_list))
+        return changelist
+
+    def enrich(self, request: HttpRequest, rows: Sequence[Any]) -> None:
+        """Read what the columns of these rows need, in a number of queries that does not depend on theirs."""
+
+    def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
+        """The page of a row: its sections in place of Django's form."""
+        row = context.get("original")
+        if row is not None:
+            title = str(self.opts.verbose_name).capitalize()
+            context |= {"sections": list(self.sections(request, row)), "action_form": None, "title": title}
+        return super().render_change_form(request, context, *args, **kwargs)
+
+    def sections(self, request: HttpRequest, row: Any) -> Iterable[Section]:
+        """What the page of this row shows, from top to bottom."""
+        yield self.columns(row)
+
+    def columns(self, row: Any, *, title: str = "All columns", is_merged: bool = True) -> Facts:
+        """Every column that is no payload, references as plain numbers: what they name may be gone."""
+        fields = [field for field in type(row)._meta.concrete_fields if field.name not in PAYLOADS]
+        facts = [Fact(str(field.verbose_name), _shown(row, field), str(field.help_text)) for field in fields]
+        return Facts(title, facts, is_merged=is_merged)
+
+    def payloads(self, request: HttpRequest, row: Any, *names: str) -> Iterable[Section]:
+        """The payloads of a row that hold something, or a line that says what it takes to see them."""
+        if not self.has_payloads_permission(request, row):
+            hint = f"Hidden: seeing them takes the permission {VIEW_PAYLOADS}."
+            yield Facts("Payloads", [Fact(", ".join(names).replace("_", " "), hint)])
+            return
+        if missing := row.get_deferred_fields() & set(names):
+            row.refresh_from_db(fields=missing)
+        for name in names:
+            value = getattr(row, name)
+            if value not in (None, ""):
+                text = display.passage(value)
+                shown = text if SHOW_ALL in request.GET else text[: display.MAX_SHOWN]
+                yield Passage(name.replace("_", " ").capitalize(), shown, left_out=len(text) - len(shown))
+
+    def visible(self, request: HttpRequest, model: type[models.Model]) -> Any:
+        """The rows of a model that this user may see on its own page here; none if there is no such page."""
+        return visible(self.admin_site, request, model)
+
+    def sees_all(self, request: HttpRequest, model: type[models.Model]) -> bool:
+        """Whether the page of a model leaves no row out for this user, as a project may let it."""
+        if not self.admin_site.is_registered(model):
+            return True
+        return not is_narrowed(self.admin_site.get_model_admin(model).get_queryset(request))
+
+    def find(self, request: HttpRequest, model: type[models.Model], keys: Iterable[Any]) -> dict[Any, Any]:
+        """Those of the rows with these keys that this user may see: one query, or none."""
+        wanted = {key for key in keys if key is not None}
+        return dict(self.visible(request, model).in_bulk(wanted)) if wanted else {}
+
+    def name(self, found: dict[Any, Any], key: Any, words: str = "") -> Any:
+        """A link to one of the rows that were found; for others only what they are called."""
+        if key in found:
+            return display.link(self.admin_site, found[key], words)
+        return words or (display.NOTHING if key is None else f"#{key}")
+
+
+def visible(site: AdminSite, request: HttpRequest, model: type[models.Model]) -> Any:
+    """The rows of a model that this user may see on its own page of this admin; none if there is no such page."""
+    if not site.is_registered(model):
+        return model.objects.none()  # type: ignore[attr-defined]
+    page = site.get_model_admin(model)
+    rows = page.get_queryset(request)
+    return rows if page.has_view_permission(request) else rows.none()
+
+
+def is_narrowed(rows: models.QuerySet[Any]) -> bool:
+    """Whether the page behind these rows leaves some out for its user."""
+    return bool(rows.query.where)
+
+
+def _holds(request: HttpRequest, permission: str) -> bool:
+    return bool(request.user.has_perm(permission))
+
+
+def _shown(row: models.Model, field: models.Field[Any, Any]) -> Any:
+    value = field.value_from_object(row)
+    if isinstance(field, models.DateTimeField):
+        return display.moment(value)
+    if value in (None, ""):
+        return display.NOTHING
+    if isinstance(field, models.JSONField):
+        return display.document(value)[: display.MAX_SHOWN]
+    if isinstance(field, models.TextField | models.CharField) and not field.choices:
+        return redact_text(value)[: display.MAX_SHOWN]
+    # As text: numbers of rows and processes are names, which no language divides into thousands.
+    return str(dict(field.flatchoices).get(value, value))

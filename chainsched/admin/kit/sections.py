@@ -1,0 +1,147 @@
+"""What the page of a row is made of, as plain values; a template draws each kind.
+
+Cells and facts are texts, which the template escapes, or links and badges made by ``display``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One thing worth knowing, under its name."""
+
+    name: str
+    value: Any
+    help: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Facts that belong together; those that are rarely needed are folded away."""
+
+    title: str
+    facts: Sequence[Fact]
+    is_merged: bool = False
+    kind: str = "facts"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of other tables that have to do with this one."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    note: str = ""
+    if_empty: str = "None."
+    kind: str = "table"
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A long text: a document, a traceback. ``left_out`` is how many characters are not shown."""
+
+    title: str
+    text: str
+    left_out: int = 0
+    kind: str = "passage"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A row in a tree, and how deep it stands."""
+
+    words: Any
+    depth: int
+    is_here: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """Rows below each other; a note says how many more there are."""
+
+    title: str
+    nodes: Sequence[Node]
+    note: str = ""
+    is_merged: bool = False
+    kind: str = "tree"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A node of a picture: where it stands, its lines, what it says in full, and where it leads."""
+
+    box: Any
+    lines: Sequence[tuple[str, str]]
+    words: str
+    css_class: str
+    url: str = ""
+    is_here: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Nodes and edges, with the same as a table. Without a drawing the table stands alone, and ``problem`` says why."""
+
+    title: str
+    summary: str
+    table: Table
+    width: int = 0
+    height: int = 0
+    shapes: Sequence[Shape] = ()
+    curves: Sequence[str] = ()
+    legend: Sequence[Any] = ()
+    notes: Sequence[Any] = ()
+    problem: str = ""
+    kind: str = "picture"
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A place on an axis, and what stands there."""
+
+    at: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A run in a chart: the wait at the bottom, the run on it, the mark of its outcome on top."""
+
+    left: str
+    middle: str
+    wait_top: str
+    wait_height: str
+    run_top: str
+    run_height: str
+    mark_at: str
+    mark: str
+    words: str
+    css_class: str
+    url: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Bars beside each other over a common axis, with the same as a table."""
+
+    title: str
+    summary: str
+    table: Table
+    width: int
+    height: int
+    bars: Sequence[Bar]
+    ticks: Sequence[Tick]
+    labels: Sequence[Tick]
+    left: int
+    right: int
+    bar_width: int
+    legend: Sequence[Any] = ()
+    kind: str = "chart"
+
+
+Section = Facts | Table | Passage | Tree | Picture | Chart

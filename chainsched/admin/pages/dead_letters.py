@@ -1,0 +1,201 @@
+"""Dead letters: what failed for good, why, and what was decided about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+
+from chainsched.admin.kit import display
+from chainsched.admin.kit.action_locations import action
+from chainsched.admin.kit.filters import DeadLetteredFilter, FingerprintFilter, LetterStatusFilter, typed_of_letters
+from chainsched.admin.kit.forms import NoteForm
+from chainsched.admin.kit.manifest_search import FoundByManifest
+from chainsched.admin.kit.operations import Instruction, NoEffect, Operation
+from chainsched.admin.kit.permissions import Verbs
+from chainsched.admin.kit.sections import Fact, Facts, Section, Table
+from chainsched.admin.pages.bulk_decisions import DecidingAboutMany
+from chainsched.admin.pages.triage import TriagePage
+from chainsched.domain.redaction import redact_text
+from chainsched.domain.results import Resolved
+from chainsched.domain.states import DeadLetterStatus
+from chainsched.models import DeadLetter, Manifest, Metadata
+from chainsched.models.downstream import load_downstream
+
+MAX_FINGERPRINT = 8
+# Dependents that are looked for behind a retry, and those that are named.
+MAX_DOWNSTREAM = 500
+MAX_CONSEQUENCES = 10
+
+
+def _counted(number: int) -> str:
+    return f"{number} or more" if number == MAX_DOWNSTREAM else str(number)
+
+
+def _told(resolved: Resolved, did: str) -> str:
+    return did if resolved.done else NoEffect("; ".join(resolved.skipped.values()))
+
+
+def _retry(letter: DeadLetter, instruction: Instruction) -> str:
+    return _told(letter.retry(by=instruction.by, note=instruction.reason), "queued once more")
+
+
+def _acknowledge(letter: DeadLetter, instruction: Instruction) -> str:
+    return _told(letter.acknowledge(by=instruction.by, note=instruction.reason), "acknowledged")
+
+
+def _is_awaiting(letter: DeadLetter) -> bool:
+    return letter.status == DeadLetterStatus.AWAITING_INTERVENTION
+
+
+OPERATIONS = {
+    "retry": Operation(
+        "Retry",
+        "Retried",
+        "retry",
+        _retry,
+        warning="Another run is queued with the input of the one that failed; failures are counted anew.",
+        is_fitting=_is_awaiting,
+    ),
+    "acknowledge": Operation(
+        "Acknowledge",
+        "Acknowledged",
+        "acknowledge",
+        _acknowledge,
+        form=NoteForm,
+        warning="It is closed without another run, and the schedule goes on from now. This cannot be taken back.",
+        is_fitting=_is_awaiting,
+    ),
+}
+
+
+class DeadLetterPage(Verbs, FoundByManifest, TriagePage, DecidingAboutMany):
+    """What awaits a decision, newest first; on demand also what was decided."""
+
+    list_display = ("number", "manifest_name", "standing", "why", "attempts", "alike", "since")
+    list_filter = (
+        LetterStatusFilter,
+        DeadLetteredFilter,
+        FingerprintFilter,
+        typed_of_letters("group", "manifest__group__name"),
+        typed_of_letters("workflow", "manifest__workflow"),
+    )
+    people = ("resolved_by",)
+    ordering = ("-dead_lettered_at", "-id")
+    sortable_by = ()
+    actions = ("retry", "acknowledge")
+    audited = ("status",)
+    operations = OPERATIONS
+
+    @action(permission="retry", description="Retry", plural="Retry selected dead letters")
+    def retry(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
+        """Queue another run for each."""
+        return self.operate(request, queryset, "retry")
+
+    @action(permission="acknowledge", description="Acknowledge", plural="Acknowledge selected dead letters")
+    def acknowledge(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
+        """Close them without another run."""
+        return self.operate(request, queryset, "acknowledge")
+
+    def enrich(self, request: HttpRequest, rows: Sequence[Any]) -> None:
+        visible = self.find(request, Manifest, [letter.manifest_id for letter in rows])
+        for letter in rows:
+            letter.visible_manifests = visible
+
+    @admin.display(description="id")
+    def number(self, letter: DeadLetter) -> str:
+        return f"#{letter.pk}"
+
+    @admin.display(description="manifest")
+    def manifest_name(self, letter: Any) -> Any:
+        """A link to the manifest; its number if it was removed, or is not for this user to see."""
+        is_lost = letter.manifest_id is not None and letter.manifest_id not in letter.visible_manifests
+        return self.name(
+            letter.visible_manifests, letter.manifest_id, f"#{letter.manifest_id} (gone)" if is_lost else ""
+        )
+
+    @admin.display(description="status")
+    def standing(self, letter: DeadLetter) -> Any:
+        return display.badge(letter.status, letter.status.partition("_")[0])
+
+    @admin.display(description="reason")
+    def why(self, letter: DeadLetter) -> str:
+        return display.shorten(redact_text(letter.reason))
+
+    @admin.display(description="fingerprint")
+    def alike(self, letter: DeadLetter) -> str:
+        return letter.fingerprint[:MAX_FINGERPRINT] or display.NOTHING
+
+    @admin.display(description="given up")
+    def since(self, letter: DeadLetter) -> Any:
+        return display.moment(letter.dead_lettered_at)
+
+    @admin.display(description="attempts")
+    def attempts(self, letter: DeadLetter) -> int:
+        return letter.failure_count
+
+    def sections(self, request: HttpRequest, row: Any) -> Iterable[Section]:
+        self.enrich(request, [row])
+        executions = self.find(request, Metadata, [row.execution_id, row.retry_execution_id])
+        yield self._failure(row, executions)
+        yield self._decision(row, executions)
+        yield from self._downstream(request, row)
+        yield from self._payloads(request, executions.get(row.execution_id))
+        yield self.columns(row)
+
+    def _failure(self, letter: DeadLetter, executions: dict[Any, Any]) -> Facts:
+        facts = [
+            Fact("status", display.badge(letter.status)),
+            Fact("manifest", self.manifest_name(letter), "While it awaits a decision, its manifest does not run."),
+            Fact("last attempt", self.name(executions, letter.execution_id)),
+            Fact("reason", redact_text(letter.reason)[: display.MAX_SHOWN]),
+            Fact("failed attempts", letter.failure_count),
+            Fact("fingerprint", letter.fingerprint or display.NOTHING, "The same for failures that look the same."),
+            Fact("given up", display.moment(letter.dead_lettered_at)),
+        ]
+        return Facts("What failed", facts)
+
+    def _decision(self, letter: DeadLetter, executions: dict[Any, Any]) -> Facts:
+        if _is_awaiting(letter):
+            return Facts("Decision", [Fact("decision", "Awaited: retry or acknowledge it.")])
+        facts = [
+            Fact("decided", display.moment(letter.resolved_at)),
+            Fact("by", letter.resolved_by or "the system"),
+            Fact("note", redact_text(letter.note) or display.NOTHING),
+            Fact("retry", self.name(executions, letter.retry_execution_id)),
+        ]
+        return Facts("Decision", facts)
+
+    def consequences(self, request: HttpRequest, rows: Sequence[Any], name: str) -> Sequence[str]:
+        """What a retry lets run besides, if all goes well."""
+        if name != "retry":
+            return ()
+        found = self._would_run([letter.manifest_id for letter in rows if _is_awaiting(letter)])
+        seen = self.visible(request, Manifest).filter(pk__in=found)
+        names = list(seen.order_by("depth", "external_id").values_list("external_id", flat=True)[:MAX_DOWNSTREAM])
+        number = _counted(seen.count() if names else 0)
+        listed = ", ".join(names[:MAX_CONSEQUENCES]) + (" and others" if len(names) > MAX_CONSEQUENCES else "")
+        return (f"If all goes well, dependents run afterwards, {number} in all: {listed}.",) if names else ()
+
+    def _downstream(self, request: HttpRequest, letter: DeadLetter) -> Iterable[Section]:
+        """What runs after a retry that succeeds, its dependents' dependents included; only what the user may see."""
+        if not _is_awaiting(letter):
+            return
+        seen = self.visible(request, Manifest).filter(pk__in=self._would_run([letter.manifest_id]))
+        manifests = list(seen.order_by("depth", "external_id"))
+        rows = [
+            (display.link(self.admin_site, manifest), manifest.group.name, manifest.workflow)
+            for manifest in manifests[:MAX_CONSEQUENCES]
+        ]
+        note = f"{_counted(len(manifests))} in all; these are the nearest." if len(manifests) > len(rows) else ""
+        yield Table("A retry that succeeds lets run", ("Manifest", "Group", "Workflow"), rows, note=note)
+
+    def _would_run(self, manifest_ids: Iterable[int | None]) -> list[int]:
+        return load_downstream({id_ for id_ in manifest_ids if id_ is not None}, limit=MAX_DOWNSTREAM)
+
+    def _payloads(self, request: HttpRequest, execution: Metadata | None) -> Iterable[Section]:
+        if execution is not None:
+            yield from self.payloads(request, execution, "failure_traceback", "input")

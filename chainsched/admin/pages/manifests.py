@@ -1,0 +1,308 @@
+"""Manifests: why each is or is not running, when it will, and what has become of its runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.utils.timezone import get_current_timezone_name
+
+from chainsched.admin.charts import timeline
+from chainsched.admin.kit import display
+from chainsched.admin.kit.action_locations import ON_THE_PAGE, action
+from chainsched.admin.kit.filters import DueFilter, FailingFilter, ManifestStateFilter, typed
+from chainsched.admin.kit.forms import ActivationForm, TriggerForm
+from chainsched.admin.kit.operations import Instruction, NoEffect, OperatingPage, Operation, answered, stopped
+from chainsched.admin.kit.page import PAYLOADS
+from chainsched.admin.kit.permissions import Verbs
+from chainsched.admin.kit.sections import Chart, Fact, Facts, Passage, Section, Table
+from chainsched.admin.pages.graphs import ManifestGraphs
+from chainsched.db.clock import database_now
+from chainsched.domain.due import Reason
+from chainsched.domain.inputs import OWN_INPUT
+from chainsched.domain.results import Explanation
+from chainsched.domain.states import ExecutionState, ScheduleType, Source
+from chainsched.exceptions import UnknownManifest
+from chainsched.flow.inspect.explain import explain
+from chainsched.graph.load import Member
+from chainsched.models import DeadLetter, Manifest, ManifestGroup, Metadata
+from chainsched.models.manifest_facts import load_open_items
+from chainsched.models.model_methods import ON_REQUEST
+from chainsched.servers import get_server
+
+MAX_RUNS = 10
+# What no list of runs shows, and may be long.
+UNREAD = (*sorted(PAYLOADS - {"trigger_input"}), "failure_reason")
+
+
+def _trigger(manifest: Manifest, instruction: Instruction) -> str:
+    wanted = instruction.details
+    return answered(manifest.trigger(wanted.get("delay"), input=wanted.get("input", OWN_INPUT)))
+
+
+def _activate(manifest: Manifest, instruction: Instruction) -> str:
+    return answered(manifest.activate(instruction.details["input"]))
+
+
+def _cancel(manifest: Manifest, instruction: Instruction) -> str:
+    return stopped(manifest.cancel(reason=instruction.reason or ON_REQUEST))
+
+
+def _is_dormant(manifest: Manifest) -> bool:
+    return manifest.schedule_type == ScheduleType.DORMANT_DEPENDENT
+
+
+OPERATIONS = {
+    "trigger": Operation("Trigger", "Triggered", "trigger", _trigger, form=TriggerForm),
+    "enable": Operation(
+        "Enable",
+        "Enabled",
+        "switch",
+        lambda manifest, _: "enabled" if manifest.enable() else NoEffect("it was enabled already"),
+        is_fitting=lambda manifest: not manifest.is_enabled,
+    ),
+    "disable": Operation(
+        "Disable",
+        "Disabled",
+        "switch",
+        lambda manifest, _: "disabled" if manifest.disable() else NoEffect("it was disabled already"),
+        warning="It runs only when triggered until it is enabled again, and so do those that depend on it.",
+        is_fitting=lambda manifest: manifest.is_enabled,
+    ),
+    "activate": Operation("Activate", "Activated", "activate", _activate, form=ActivationForm, is_fitting=_is_dormant),
+    "cancel": Operation(
+        "Cancel",
+        "Cancelled",
+        "cancel",
+        _cancel,
+        warning="What is queued, pending or running is stopped. It is not retried and not made up for.",
+    ),
+}
+
+
+class ManifestPage(Verbs, ManifestGraphs, OperatingPage):
+    """Manifests with what makes them run and where they stand."""
+
+    list_display = ("external_id", "standing", "runs", "next_run", "last_success", "failures", "group_link")
+    list_filter = (
+        ManifestStateFilter,
+        FailingFilter,
+        DueFilter,
+        "schedule_type",
+        typed("group", "group__name"),
+        typed("workflow", "workflow"),
+        typed("owner", "owner"),
+    )
+    related = ("group", "state")
+    search_fields = ("external_id__startswith",)
+    search_help_text = "The beginning of a manifest's external id, with its capitals."
+    sortable_by = ("external_id",)
+    actions = ("trigger", "enable", "disable", "activate", "cancel")
+    audited = ("is_enabled", "state__next_run_at", "state__trigger_at")
+    operations = OPERATIONS
+
+    @action(permission="trigger", description="Trigger", plural="Trigger selected manifests")
+    def trigger(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
+        """Run them now or after a delay."""
+        return self.operate(request, queryset, "trigger")
+
+    @action(permission="switch", description="Enable", plural="Enable selected manifests")
+    def enable(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
+        """Let them run by themselves again, from now."""
+        return self.operate(request, queryset, "enable")
+
+    @action(permission="switch", description="Disable", plural="Disable selected manifests")
+    def disable(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
+        """Let them run only when triggered."""
+        return self.operate(request, queryset, "disable")
+
+    @action(permission="activate", description="Activate", location=ON_THE_PAGE)
+    def activate(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
+        """Wake a dormant child with an input of its own."""
+        return self.operate(request, queryset, "activate")
+
+    @action(permission="cancel", description="Cancel", plural="Cancel what selected manifests have under way")
+    def cancel(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
+        """Stop what they have under way."""
+        return self.operate(request, queryset, "cancel")
+
+    def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
+        """By name; by time where a time is asked for, which has its index."""
+        return ("state__next_run_at", "pk") if request.GET.get("due") in ("now", "hour", "day") else ("external_id",)
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        """Those whose name begins so, spaces included."""
+        return queryset.filter(external_id__startswith=search_term) if search_term else queryset, False
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        return super().get_queryset(request).defer("input", "state__trigger_input")
+
+    def condition(self, row: Any) -> str:
+        open_item = load_open_items([row.pk]).get(row.pk)
+        return f"{super().condition(row)}, open {open_item or 'nothing'}"
+
+    def enrich(self, request: HttpRequest, rows: Sequence[Any]) -> None:
+        open_items = load_open_items([manifest.pk for manifest in rows])
+        groups = self.find(request, ManifestGroup, [manifest.group_id for manifest in rows])
+        for manifest in rows:
+            manifest.open_item = open_items.get(manifest.pk)
+            manifest.visible_groups = groups
+
+    @admin.display(description="state")
+    def standing(self, manifest: Any) -> Any:
+        """Its open item, or why it will not run, or how its last runs went."""
+        if manifest.open_item is not None:
+            return display.badge(manifest.open_item)
+        return display.badge(_rest(manifest))
+
+    @admin.display(description="runs")
+    def runs(self, manifest: Manifest) -> str:
+        return display.shorten(display.schedule_in_words(manifest), 60)
+
+    @admin.display(description="next run")
+    def next_run(self, manifest: Manifest) -> Any:
+        return display.moment(display.state_of(manifest).next_run_at)
+
+    @admin.display(description="last success")
+    def last_success(self, manifest: Manifest) -> Any:
+        return display.moment(display.state_of(manifest).last_successful_run)
+
+    @admin.display(description="failures")
+    def failures(self, manifest: Manifest) -> int:
+        return display.state_of(manifest).consecutive_failures
+
+    @admin.display(description="group")
+    def group_link(self, manifest: Any) -> Any:
+        return self.name(manifest.visible_groups, manifest.group_id, manifest.group.name)
+
+    def sections(self, request: HttpRequest, row: Any) -> Iterable[Section]:
+        now = database_now()
+        told = self._explain(row, now)
+        place = self.place(request, row)
+        yield self._now(request, row, told)
+        yield self._schedule(row, told, place.parent)
+        yield place.picture
+        newest = self.visible(request, Metadata).filter(manifest=row.pk).order_by("-id").defer(*UNREAD)
+        runs = list(newest[: timeline.MAX_RUNS])
+        yield self._timeline(runs, now)
+        yield self._recent(runs[:MAX_RUNS])
+        self._load_payloads(request, row)
+        yield from self.payloads(request, row, "input")
+        yield from self._trigger_time(request, row)
+        yield self.columns(row)
+        yield self.columns(display.state_of(row), title="What the engine knows")
+
+    def _now(self, request: HttpRequest, manifest: Manifest, told: Explanation) -> Facts:
+        state = display.state_of(manifest)
+        groups = self.find(request, ManifestGroup, [manifest.group_id])
+        facts = [
+            Fact("why", f"{told.reason[:1].upper()}{told.reason[1:]}.", f"Code: {told.code}"),
+            Fact("switch", display.badge("enabled" if manifest.is_enabled else "disabled")),
+            Fact("next run", display.moment(state.next_run_at), "When the manager looks at it."),
+            Fact("last success", display.moment(state.last_successful_run)),
+            Fact("failures", state.consecutive_failures, "Since the last success or decision."),
+            Fact("group", self.name(groups, manifest.group_id, manifest.group.name)),
+            Fact("workflow", manifest.workflow),
+        ]
+        if told.code == Reason.AWAITING_DEAD_LETTER:
+            letter = self.visible(request, DeadLetter).filter(manifest=manifest.pk).awaiting().first()
+            facts.insert(1, Fact("dead letter", display.link(self.admin_site, letter) if letter else display.NOTHING))
+        return Facts("Now", facts)
+
+    def _explain(self, manifest: Manifest, now: datetime) -> Explanation:
+        try:
+            return explain(manifest.pk, workflows=get_server().known_workflows(now=now), now=now)
+        except UnknownManifest:
+            reason = "its state was deleted by hand; `chainsched fsck --repair` brings it back"
+            return Explanation(manifest.external_id, "no_state", reason, None)
+
+    def _schedule(self, manifest: Manifest, told: Explanation, parent: Member | None) -> Facts:
+        unseen = display.NOTHING if manifest.depends_on_id is None else f"#{manifest.depends_on_id}"
+        named = display.link_to(self.admin_site, Manifest, parent.pk, parent.name) if parent else unseen
+        facts = [
+            Fact("runs", display.schedule_in_words(manifest)),
+            Fact("cron expression", manifest.cron_expression or display.NOTHING),
+            Fact("time zone", manifest.timezone or "the project's"),
+            Fact("parent", named),
+            Fact(
+                "next ten runs",
+                _listed(told.next_runs),
+                f"What the schedule alone would make, in {get_current_timezone_name()}.",
+            ),
+        ]
+        return Facts("Schedule", facts)
+
+    def _timeline(self, runs: Sequence[Metadata], now: datetime) -> Chart:
+        shown = [
+            timeline.Run(run.pk, ExecutionState(run.state), _since(run), run.started_at, run.ended_at)
+            for run in reversed(runs)
+        ]
+        return timeline.chart(
+            shown, now=now, address_of=lambda pk: display.address(self.admin_site, Metadata, "change", pk)
+        )
+
+    def _recent(self, newest: Sequence[Metadata]) -> Table:
+        rows = [
+            (
+                display.link(self.admin_site, run, f"#{run.id}"),
+                display.badge(run.state),
+                run.get_source_display(),
+                run.attempt,
+                display.moment(run.started_at),
+                display.lasting(_duration(run)),
+                display.shorten(run.failure_type, 40),
+            )
+            for run in newest
+        ]
+        columns = ("Execution", "State", "Source", "Attempt", "Started", "Took", "Failure")
+        return Table("Recent executions", columns, rows, if_empty="It has not run yet.")
+
+    def _load_payloads(self, request: HttpRequest, manifest: Manifest) -> None:
+        """Both inputs at once, for those who may see them."""
+        if not self.has_payloads_permission(request, manifest):
+            return
+        columns = Manifest.objects.filter(pk=manifest.pk).values_list("input", "state__trigger_input")
+        manifest.input, display.state_of(manifest).trigger_input = columns.first() or (None, None)
+
+    def _trigger_time(self, request: HttpRequest, manifest: Manifest) -> Iterable[Section]:
+        """The input of a trigger that still waits for its turn."""
+        state = display.state_of(manifest)
+        if state.trigger_at is None or not self.has_payloads_permission(request, manifest):
+            return
+        if (wanted := state.trigger_input) is not None:
+            yield Passage("Input of the trigger that waits", display.passage(wanted)[: display.MAX_SHOWN])
+
+
+def _rest(manifest: Manifest) -> str:
+    """How a manifest stands that has nothing open."""
+    for is_met, name in (
+        (manifest.retired_at is not None, "retired"),
+        (manifest.done_at is not None, "done"),
+        (not manifest.is_enabled, "disabled"),
+        (not manifest.group.is_enabled, "group_disabled"),
+        (display.state_of(manifest).consecutive_failures > 0, "failing"),
+        (_is_dormant(manifest), "dormant"),
+    ):
+        if is_met:
+            return name
+    return "idle"
+
+
+def _since(run: Metadata) -> datetime:
+    """Since when a run waited. A retry is due for the time of the first attempt, so it counts from its dispatch."""
+    is_again = run.attempt > 1 or run.source in (Source.RETRY, Source.DEAD_LETTER)
+    return run.created_at if is_again else run.scheduled_for
+
+
+def _duration(run: Metadata) -> Any:
+    return run.ended_at - run.started_at if run.ended_at and run.started_at else None
+
+
+def _listed(moments: Sequence[datetime]) -> Any:
+    return display.listed([display.moment(at) for at in moments])

@@ -1,0 +1,340 @@
+"""The control room at a glance: what ran, what is wrong, what is stuck and why.
+
+Every figure is bounded: statistics come from the roll-up, counts end at a limit, lists are short. Each user sees what
+the pages behind the figures would show them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import Any
+
+from django.contrib.admin import AdminSite
+from django.db import models
+from django.db.models import Q
+from django.http import HttpRequest
+from django.utils.timezone import localtime
+
+from chainsched.admin.charts.hourly import Day, hourly
+from chainsched.admin.kit import display
+from chainsched.admin.kit.page import is_narrowed, visible
+from chainsched.admin.kit.paginator import MAX_COUNTED
+from chainsched.admin.kit.sections import Table
+from chainsched.conf import get_config
+from chainsched.db.clock import database_now
+from chainsched.domain.results import Health
+from chainsched.domain.states import DeadLetterStatus, ExecutionState, QueueStatus
+from chainsched.domain.statistics import Statistics, hour_of
+from chainsched.flow.inspect.explain import explain_rows
+from chainsched.flow.inspect.health import check_health
+from chainsched.models import DeadLetter, HourlyStatistic, Manifest, ManifestGroup, Metadata, Process, WorkQueue
+from chainsched.servers import get_server
+
+REFRESH_SECONDS = 15
+HOURS = 24
+SHOWN = 5
+MAX_PROCESSES = 20
+# Rows at the head of the queue that are looked at, and how long one may stand there before it counts as stuck.
+LOOKED_AT = 200
+STUCK_AFTER = timedelta(minutes=1)
+NONE_AT_THE_HEAD = f"None of the first {LOOKED_AT} rows"
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """Something that somebody should see to at once."""
+
+    words: str
+    url: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A figure with its name, and where it leads."""
+
+    name: str
+    value: str
+    url: str = ""
+    is_bad: bool = False
+
+
+class Overview:
+    """What one user sees of the whole at this moment; a template asks for its parts."""
+
+    refresh_seconds = REFRESH_SECONDS
+
+    def __init__(self, request: HttpRequest, site: AdminSite) -> None:
+        self._request = request
+        self._site = site
+        self.at = database_now()
+
+    @cached_property
+    def alarms(self) -> list[Alarm]:
+        """What stops schedules, most urgent first."""
+        found = [Alarm(problem, self._list(Process)) for problem in self._health.problems]
+        if self._letters:
+            awaiting = "letter awaits" if self._letters == 1 else "letters await"
+            stopped = "its manifest stands" if self._letters == 1 else "their manifests stand"
+            words = f"{_up_to_bound(self._letters)} dead {awaiting} a decision; {stopped} still."
+            found.append(Alarm(words, self._awaiting))
+        return found
+
+    @cached_property
+    def tiles(self) -> list[Tile]:
+        """The figures of today and of now."""
+        return [*self._figures_of_today(), *self._figures_of_now()]
+
+    @cached_property
+    def chart(self) -> Day | None:
+        """How executions ended in each of the last hours."""
+        if self._statistics is None:
+            return None
+        hours = [hour_of(self.at) - timedelta(hours=back) for back in reversed(range(HOURS))]
+        return hourly([(hour, self._statistics.by_hour(hour)) for hour in hours])
+
+    @cached_property
+    def tables(self) -> list[Table]:
+        """What is stuck, failing, slow and at work."""
+        return [
+            *self._stuck(),
+            *self._unclaimed(),
+            *self._failing(),
+            *self._slow(),
+            *self._running(),
+            *self._processes(),
+        ]
+
+    def _figures_of_today(self) -> Iterator[Tile]:
+        if self._statistics is None:
+            return
+        today = _hour_of_day(localtime(self.at).replace(hour=0, minute=0, second=0, microsecond=0))
+        ended = sum(self._statistics.count(state, since=today) for state in ExecutionState)
+        failed = self._statistics.count(ExecutionState.FAILED, since=today)
+        rate = self._statistics.success_rate(since=today)
+        yield Tile("executions today", f"{ended:,}", self._list(Metadata))
+        yield Tile(
+            "succeeded today",
+            display.NOTHING if rate is None else _share(rate),
+            self._list(Metadata, state=ExecutionState.FAILED),
+            is_bad=failed > 0,
+        )
+
+    def _figures_of_now(self) -> Iterator[Tile]:
+        if self._sees(Metadata):
+            running = visible(self._site, self._request, Metadata).in_progress()
+            url = self._list(Metadata, state=ExecutionState.IN_PROGRESS)
+            yield Tile("running", _up_to_bound(_count(running)), url)
+        if self._sees(WorkQueue):
+            queued = visible(self._site, self._request, WorkQueue).queued()
+            yield Tile("queued", _up_to_bound(_count(queued)), self._list(WorkQueue, status=QueueStatus.QUEUED))
+        if self._sees(DeadLetter):
+            yield Tile("dead letters", _up_to_bound(self._letters), self._awaiting, is_bad=self._letters > 0)
+        if self._sees(Process):
+            alive = len(self._health.processes)
+            yield Tile("processes alive", f"{alive:,}", self._list(Process), is_bad=not alive)
+
+    def _stuck(self) -> Iterator[Table]:
+        """Rows at the head of the queue that have stood there for long, and what each waits for."""
+        if not self._sees(WorkQueue):
+            return
+        is_due = Q(not_before__isnull=True) | Q(not_before__lte=self.at)
+        rows = visible(self._site, self._request, WorkQueue).queued().filter(is_due).with_owners().in_order()
+        head = list(rows[:LOOKED_AT])
+        late = [row for row in head if self.at - _waiting_since(row) > STUCK_AFTER]
+        shown = sorted(late, key=_waiting_since)[:SHOWN]
+        told = explain_rows(shown, workflows=self._workflows if shown else (), now=self.at)
+        yield Table(
+            "Stuck in the queue",
+            ("Manifest", "Waits for", "Why"),
+            [
+                (self._link(row, row.name), self._ago(_waiting_since(row)), why.reason)
+                for row, why in zip(shown, told, strict=True)
+            ],
+            note=f"{len(late)} of the first {LOOKED_AT} rows have waited for more than a minute." if late else "",
+            if_empty=f"{'Nothing' if len(head) < LOOKED_AT else NONE_AT_THE_HEAD} has waited for more than a minute.",
+        )
+
+    def _unclaimed(self) -> Iterator[Table]:
+        """Executions at the head of the order of claims that no worker takes; no table where there are none."""
+        if not self._sees(Metadata):
+            return
+        head = visible(self._site, self._request, Metadata).pending().in_claim_order()[:LOOKED_AT]
+        late = [run for run in head if self.at - run.created_at > STUCK_AFTER]
+        shown = sorted(late, key=lambda run: run.created_at)[:SHOWN]
+        if shown:
+            yield Table(
+                "Dispatched, but taken by no worker",
+                ("Execution", "Waits for", "Why"),
+                [
+                    (
+                        self._link(run, run.manifest_external_id or run.workflow),
+                        self._ago(run.created_at),
+                        self._why_unclaimed(run),
+                    )
+                    for run in shown
+                ],
+                note=f"{len(late)} of the first {LOOKED_AT} have waited for more than a minute.",
+            )
+
+    def _why_unclaimed(self, run: Metadata) -> str:
+        if run.workflow not in self._workflows:
+            return f"no live process can run {run.workflow!r}; start a worker that knows it"
+        return "the workers that could run it are busy with others"
+
+    def _failing(self) -> Iterator[Table]:
+        if self._sees(Manifest):
+            failing = visible(self._site, self._request, Manifest).filter(state__consecutive_failures__gt=0)
+            worst = failing.select_related("state").order_by("-state__consecutive_failures", "pk")[:SHOWN]
+            yield Table(
+                "Failing manifests",
+                ("Manifest", "Failures in a row", "Last success"),
+                [(self._link(row), row.consecutive_failures, self._moment(row.last_successful_run)) for row in worst],
+                if_empty="None has failed since its last success.",
+            )
+        if self._statistics is not None:
+            rows = [
+                (self._executions_of(workflow, state=ExecutionState.FAILED), f"{number:,}")
+                for workflow, number in self._statistics.most_failing(limit=SHOWN)
+            ]
+            yield Table("Most failed attempts, 24 hours", ("Workflow", "Failed"), rows)
+
+    def _slow(self) -> Iterator[Table]:
+        if self._statistics is None:
+            return
+        slowest = self._statistics.slowest(limit=SHOWN)
+        executions = self._tallies.slowest_executions(slowest) if slowest else {}
+        rows = [
+            (
+                self._executions_of(slow.workflow),
+                display.lasting(timedelta(seconds=slow.longest)),
+                display.lasting(timedelta(seconds=slow.mean)),
+                self._execution(executions.get(slow.workflow)),
+            )
+            for slow in slowest
+        ]
+        yield Table("Slowest successes, 24 hours", ("Workflow", "At most", "On average", "Execution"), rows)
+
+    def _execution(self, pk: int | None) -> Any:
+        return display.NOTHING if pk is None else display.link_to(self._site, Metadata, pk, f"#{pk}")
+
+    def _running(self) -> Iterator[Table]:
+        if not self._sees(Metadata):
+            return
+        running = visible(self._site, self._request, Metadata).in_progress().filter(started_at__isnull=False)
+        rows = [
+            (self._link(run, run.manifest_external_id or run.workflow), self._ago(run.started_at))
+            for run in running.order_by("started_at")[:SHOWN]
+        ]
+        yield Table("Running longest", ("Execution", "For"), rows, if_empty="Nothing runs.")
+
+    def _processes(self) -> Iterator[Table]:
+        if not self._sees(Process):
+            return
+        processes = [
+            (one["kind"], f"{one['host']}, process {one['pid']}", self._ago(one["heartbeat_at"]))
+            for one in self._health.processes
+        ]
+        more = len(processes) - MAX_PROCESSES
+        yield Table(
+            "Processes",
+            ("Kind", "Where", "Last heartbeat"),
+            processes[:MAX_PROCESSES],
+            note=f"And {more} more." if more > 0 else "",
+            if_empty="None is alive.",
+        )
+        loops = [(name, self._ago(turned_at)) for name, turned_at in sorted(self._health.loops.items())]
+        yield Table("Loops", ("Loop", "Last turn"), loops, if_empty="None turns.")
+
+    @cached_property
+    def _health(self) -> Health:
+        return check_health(now=self.at, is_thorough=False) if self._sees(Process) else Health()
+
+    @cached_property
+    def _letters(self) -> int:
+        return _count(visible(self._site, self._request, DeadLetter).awaiting()) if self._sees(DeadLetter) else 0
+
+    @cached_property
+    def _tallies(self) -> Any:
+        """The roll-up of what this user may see, or None.
+
+        It goes by groups. Where a project narrows the executions that somebody sees, their groups say which count.
+        """
+        if not (self._sees(Metadata) and self._sees(ManifestGroup)):
+            return None
+        midnight = localtime(self.at).replace(hour=0, minute=0, second=0, microsecond=0)
+        counted = HourlyStatistic.objects.since(
+            min(hour_of(self.at) - timedelta(hours=HOURS - 1), _hour_of_day(midnight))
+        )
+        if not is_narrowed(visible(self._site, self._request, Metadata)):
+            return counted
+        groups = visible(self._site, self._request, ManifestGroup)
+        return counted.filter(group__in=groups.order_by().values("pk")) if is_narrowed(groups) else None
+
+    @cached_property
+    def _statistics(self) -> Statistics | None:
+        return None if self._tallies is None else self._tallies.statistics()
+
+    def _sees(self, model: type[models.Model]) -> bool:
+        """Whether this user has a page for this model here."""
+        is_there = self._site.is_registered(model)
+        return is_there and self._site.get_model_admin(model).has_view_permission(self._request)
+
+    @property
+    def _awaiting(self) -> str:
+        return self._list(DeadLetter, status=DeadLetterStatus.AWAITING_INTERVENTION)
+
+    def _list(self, model: type[models.Model], **filters: str) -> str:
+        """The address of a list, narrowed by its own filters."""
+        return display.address(self._site, model, "changelist", **filters)
+
+    def _executions_of(self, workflow: str, **filters: str) -> Any:
+        return display.linked(self._list(Metadata, by_workflow=workflow, **filters), workflow)
+
+    @cached_property
+    def _workflows(self) -> Collection[str]:
+        """What can be run at present; live processes, which say it of themselves, have been read already."""
+        if get_config().task_server == "database":
+            return {name for process in self._health.processes for name in process["workflows"]}
+        return get_server().known_workflows(now=self.at)
+
+    def _link(self, row: models.Model, words: str = "") -> Any:
+        return display.link(self._site, row, words)
+
+    def _ago(self, moment: datetime) -> str:
+        return display.lasting(max(self.at - moment, timedelta(0)))
+
+    def _moment(self, moment: datetime | None) -> Any:
+        return "never" if moment is None else display.moment(moment)
+
+
+def _hour_of_day(midnight: datetime) -> datetime:
+    """The hour of the roll-up in which a day begins; hours there are those of UTC."""
+    return hour_of(midnight.astimezone(UTC))
+
+
+def _share(rate: float) -> str:
+    """In per cent, rounded down: what is said to be all is all."""
+    return f"{math.floor(round(rate * 1000, 6)) / 10:.1f}%"
+
+
+def _waiting_since(row: WorkQueue) -> datetime:
+    return max(row.created_at, row.not_before or row.created_at)
+
+
+def _count(rows: Any) -> int:
+    """How many there are, up to the bound."""
+    return int(rows.order_by()[:MAX_COUNTED].count())
+
+
+def _up_to_bound(number: int) -> str:
+    return f"{number:,} or more" if number >= MAX_COUNTED else f"{number:,}"
+
+
+def look(request: HttpRequest) -> Overview | None:
+    """The overview of the admin that answers this request: the one whose view it is, whatever it is called."""
+    site = getattr(getattr(request.resolver_match, "func", None), "admin_site", None)
+    return None if site is None else Overview(request, site)

@@ -1,0 +1,164 @@
+"""Who is at work: processes with their heartbeats, the loops' turns, and trees that were cancelled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import Count
+from django.http import HttpRequest
+
+from chainsched.admin.kit import display
+from chainsched.admin.kit.filters import LivenessFilter
+from chainsched.admin.kit.page import ReadOnlyPage
+from chainsched.admin.kit.sections import Fact, Facts, Section, Table
+from chainsched.conf import get_config
+from chainsched.db.clock import database_now
+from chainsched.domain.redaction import redact_text
+from chainsched.models import CancelledTree, Metadata, NamedLock, Process
+
+MAX_RUNS = 50
+# A loop that takes part in every turn of the scheduler is late after so many of its intervals.
+LATE_AFTER = 6
+
+
+class ProcessPage(ReadOnlyPage):
+    """Schedulers and workers, newest first."""
+
+    list_display = ("number", "kind", "host", "system_id", "liveness", "heartbeat", "running", "started")
+    list_filter = (LivenessFilter,)
+    ordering = ("-id",)
+    sortable_by = ()
+
+    def enrich(self, request: HttpRequest, rows: Sequence[Any]) -> None:
+        now = database_now()
+        ids = [process.pk for process in rows]
+        counted = Metadata.objects.in_progress().filter(process__in=ids).values_list("process_id").order_by()
+        running = dict(counted.annotate(running=Count("id")))
+        for process in rows:
+            process.running, process.seen_at = running.get(process.pk, 0), now
+
+    @admin.display(description="id")
+    def number(self, process: Process) -> str:
+        return f"#{process.pk}"
+
+    @admin.display(description="pid")
+    def system_id(self, process: Process) -> str:
+        """As text, which no language divides into thousands."""
+        return str(process.pid)
+
+    @admin.display(description="liveness")
+    def liveness(self, process: Any) -> Any:
+        return display.badge(_liveness(process))
+
+    @admin.display(description="heartbeat")
+    def heartbeat(self, process: Process) -> Any:
+        return display.moment(process.heartbeat_at)
+
+    @admin.display(description="running")
+    def running(self, process: Any) -> int:
+        return int(process.running)
+
+    @admin.display(description="started")
+    def started(self, process: Process) -> Any:
+        return display.moment(process.started_at)
+
+    def sections(self, request: HttpRequest, row: Any) -> Iterable[Section]:
+        self.enrich(request, [row])
+        facts = [
+            Fact("liveness", self.liveness(row)),
+            Fact("heartbeat", display.moment(row.heartbeat_at), f"{display.lasting(_stop_reading(row))} ago."),
+            Fact("kind", row.kind),
+            Fact("host", f"{row.host}, process {row.pid}"),
+            Fact("started", display.moment(row.started_at)),
+            Fact("stopped", display.moment(row.stopped_at)),
+            Fact("lost", display.moment(row.lost_at)),
+        ]
+        yield Facts("Now", facts)
+        yield self._runs(request, row)
+        yield Facts("Workflows", [Fact("can run", ", ".join(map(str, row.workflows)) or display.NOTHING)])
+        yield self.columns(row)
+
+    def _runs(self, request: HttpRequest, process: Process) -> Table:
+        running = self.visible(request, Metadata).filter(process=process.pk).in_progress().order_by("id")[:MAX_RUNS]
+        rows = [(display.link(self.admin_site, run), display.moment(run.started_at)) for run in running]
+        return Table("Runs now", ("Execution", "Started"), rows, if_empty="Nothing.")
+
+
+class NamedLockPage(ReadOnlyPage):
+    """The rows whose lock makes a turn exclusive, and when each was last taken."""
+
+    list_display = ("name", "turned", "ago")
+    ordering = ("name",)
+    sortable_by = ()
+
+    @admin.display(description="last turn")
+    def turned(self, loop: NamedLock) -> Any:
+        return display.moment(loop.turned_at)
+
+    @admin.display(description="liveness")
+    def ago(self, loop: Any) -> Any:
+        return display.badge(_turning(loop))
+
+    def enrich(self, request: HttpRequest, rows: Sequence[Any]) -> None:
+        now = database_now()
+        for loop in rows:
+            loop.seen_at = now
+
+    def sections(self, request: HttpRequest, row: Any) -> Iterable[Section]:
+        self.enrich(request, [row])
+        yield Facts("Now", [Fact("liveness", self.ago(row)), Fact("last turn", self.turned(row))])
+        yield self.columns(row)
+
+
+class CancelledTreePage(ReadOnlyPage):
+    """Trees for which nothing more is made, newest first."""
+
+    list_display = ("root", "when", "why")
+    ordering = ("-id",)
+    sortable_by = ()
+
+    @admin.display(description="root execution")
+    def root(self, tree: CancelledTree) -> str:
+        return f"#{tree.root_execution_id}"
+
+    @admin.display(description="cancelled")
+    def when(self, tree: CancelledTree) -> Any:
+        return display.moment(tree.cancelled_at)
+
+    @admin.display(description="reason")
+    def why(self, tree: CancelledTree) -> str:
+        return redact_text(tree.reason) or display.NOTHING
+
+    def sections(self, request: HttpRequest, row: Any) -> Iterable[Section]:
+        roots = self.find(request, Metadata, [row.root_execution_id])
+        facts = [
+            Fact("root execution", self.name(roots, row.root_execution_id)),
+            Fact("cancelled", self.when(row)),
+            Fact("reason", self.why(row)),
+        ]
+        yield Facts("Cancelled tree", facts)
+        yield self.columns(row)
+
+
+def _liveness(process: Any) -> str:
+    if process.lost_at is not None:
+        return "lost"
+    if process.stopped_at is not None:
+        return "stopped"
+    return "stale" if _stop_reading(process) > timedelta(seconds=get_config().process_expiry) else "alive"
+
+
+def _stop_reading(process: Any) -> timedelta:
+    silence: timedelta = process.seen_at - process.heartbeat_at
+    return max(silence, timedelta(0))
+
+
+def _turning(loop: Any) -> str:
+    """Only dispatch turns all the time; the others turn when there is something to do."""
+    if loop.turned_at is None:
+        return "never"
+    late = timedelta(seconds=LATE_AFTER * get_config().dispatcher_interval)
+    return "stale" if loop.name == "dispatch" and loop.seen_at - loop.turned_at > late else "alive"

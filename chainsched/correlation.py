@@ -1,0 +1,127 @@
+"""What caused what, across runs and messages: the correlation scope of the present context, and its headers.
+
+A run of a workflow has a scope of its own. Whatever it publishes takes ``headers()`` along; whoever handles that
+message opens ``receive()``, and what is published or triggered there carries the same root:
+
+    publish(body, headers=scope.headers(message_id))            # inside a workflow
+    with scope.receive(message.headers, message_id=message.id):  # wherever the message arrives
+        manifest.trigger()
+
+Scopes live in a context variable: they nest, end with their block, and never leak into other threads or tasks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+from chainsched.conf import get_config
+from chainsched.domain.outcomes import writable
+
+NO_SCOPE = "-"
+MAX_ID = 200
+MAX_DIGITS = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The ids of what is going on. ``causation_id`` is what is named as the cause of whatever is made inside."""
+
+    correlation_id: str
+    causation_id: str
+    root_correlation_id: str
+    _sequence: Iterator[int] = field(repr=False, compare=False, default_factory=lambda: itertools.count(1))
+
+    def next_in_sequence(self) -> int:
+        """The number of the next thing published: 1 for the first, or one more than that of the message handled."""
+        return next(self._sequence)
+
+
+_current: ContextVar[Scope | None] = ContextVar("chainsched_scope", default=None)
+
+
+def current() -> Scope | None:
+    """The scope of the present context; None outside of any."""
+    return _current.get()
+
+
+@contextlib.contextmanager
+def begin(
+    correlation_id: str, *, causation_id: str | None = None, root_correlation_id: str | None = None, sequence: int = 0
+) -> Iterator[Scope]:
+    """Open a scope for a block. Without a cause of its own it is itself the cause of what is made inside.
+
+    Without a root it is the root.
+    """
+    scope = Scope(
+        correlation_id=_storable(correlation_id),
+        causation_id=_storable(causation_id or correlation_id),
+        root_correlation_id=_storable(root_correlation_id or correlation_id),
+        _sequence=itertools.count(sequence + 1),
+    )
+    token = _current.set(scope)
+    try:
+        yield scope
+    finally:
+        _current.reset(token)
+
+
+def receive(headers: Mapping[str, str], *, message_id: str) -> contextlib.AbstractContextManager[Scope]:
+    """Open the scope of a message that is being handled, from its headers.
+
+    A message that came without headers, from a publisher that knows nothing of them, is the root of what follows.
+    """
+    names = get_config().headers
+    return begin(
+        headers.get(names.correlation_id) or message_id,
+        causation_id=message_id,
+        root_correlation_id=headers.get(names.root_correlation_id) or headers.get(names.correlation_id),
+        sequence=_number(headers.get(names.sequence)),
+    )
+
+
+def headers(message_id: str, *, explicit: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The headers of something that is published here and now; what the caller states itself wins.
+
+    Outside of any scope a message correlates with itself and has neither cause nor root.
+    """
+    names = get_config().headers
+    scope = current()
+    if scope is None:
+        made = {names.correlation_id: message_id, names.sequence: "0"}
+    else:
+        made = {
+            names.correlation_id: scope.correlation_id,
+            names.sequence: str(scope.next_in_sequence()),
+            names.causation_id: scope.causation_id,
+            names.root_correlation_id: scope.root_correlation_id,
+        }
+    return {**made, **(explicit or {})}
+
+
+class CorrelationFilter(logging.Filter):
+    """Stamps log records with ``correlation_id``, ``causation_id`` and ``root_correlation_id``; ``-`` outside a scope.
+
+    For handlers in LOGGING: every record passes, each has the three attributes.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        scope = current()
+        record.correlation_id = scope.correlation_id if scope else NO_SCOPE
+        record.causation_id = scope.causation_id if scope else NO_SCOPE
+        record.root_correlation_id = scope.root_correlation_id if scope else NO_SCOPE
+        return True
+
+
+def _storable(id_: str) -> str:
+    """An id as the rows can keep it, whatever a message brought along."""
+    return writable(id_)[:MAX_ID]
+
+
+def _number(text: str | None) -> int:
+    """A sequence number from a header; headers come from outside, so anything else counts as 0."""
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS else 0

@@ -1,0 +1,94 @@
+"""How a transaction of ours begins, on each database."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum, auto
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.utils import CursorWrapper
+
+LOCK_TIMEOUT = "3s"
+# For those who can come back to a row that somebody holds, and have others to write meanwhile.
+SHORT_LOCK_TIMEOUT = "500ms"
+STATEMENT_TIMEOUT = "60s"
+# A process that freezes inside a transaction loses it, so that nobody waits for it longer than this.
+IDLE_TIMEOUT = "10s"
+LONG_TIMEOUT = "10min"
+# Every statement of a stage has its index. Without statistics, on tables that are new or were purged, PostgreSQL takes
+# them for small and reads them whole, for each batch, until it happens to analyze them. Before 18 the first of these
+# makes statements seem dear enough to be compiled, which takes longer than they do; hence the last.
+BY_INDEX = {"enable_seqscan": "off", "jit": "off"}
+LOCK_NOT_AVAILABLE = "55P03"
+QUERY_CANCELED = "57014"
+# What PostgreSQL finds broken, as a damaged value, begins with this.
+INTERNAL_ERROR = "XX"
+
+
+class Patience(Enum):
+    """How long a transaction may wait. Nothing to do with SQLite, where writers take turns."""
+
+    # Gives up soon on a row that somebody holds.
+    SHORT = auto()
+    USUAL = auto()
+    # For work that reads a project's own data on the way, which may take minutes.
+    LONG = auto()
+
+
+def begin(connection: BaseDatabaseWrapper, patience: Patience = Patience.USUAL) -> None:
+    """The first statement of a transaction.
+
+    PostgreSQL: bound every wait, and let the planner use the indexes, for this transaction only, so that a pooler
+    hands on a clean session.
+    SQLite: write at once. A transaction that reads first and writes later fails with "database is locked" when
+    somebody else wrote in between, and no timeout helps; one that begins with a write waits its turn.
+    """
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            _set(cursor, _settings(patience))
+        else:
+            cursor.execute("UPDATE chainsched_namedlock SET turned_at = turned_at WHERE name = ''")
+
+
+def set_locally(connection: BaseDatabaseWrapper, settings: Mapping[str, str]) -> dict[str, str]:
+    """Set these for the present transaction on PostgreSQL; returns what they were, for setting them back."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT {', '.join(['current_setting(%s)'] * len(settings))}", list(settings))
+        before = dict(zip(settings, cursor.fetchone(), strict=True))
+        _set(cursor, settings)
+    return before
+
+
+def _settings(patience: Patience) -> dict[str, str]:
+    names = ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout")
+    if patience is Patience.LONG:
+        return dict.fromkeys(names, LONG_TIMEOUT)
+    lock_timeout = SHORT_LOCK_TIMEOUT if patience is Patience.SHORT else LOCK_TIMEOUT
+    return dict(zip(names, (lock_timeout, STATEMENT_TIMEOUT, IDLE_TIMEOUT), strict=True)) | BY_INDEX
+
+
+def _set(cursor: CursorWrapper, settings: Mapping[str, str]) -> None:
+    calls = ", ".join(["set_config(%s, %s, true)"] * len(settings))
+    cursor.execute(f"SELECT {calls}", [part for setting in settings.items() for part in setting])
+
+
+def turn_wal_on(connection: BaseDatabaseWrapper) -> None:
+    """Let readers and a writer work side by side on SQLite; the mode stays with the file."""
+    if connection.vendor == "sqlite":
+        with connection.cursor() as cursor:
+            cursor.execute("PRAGMA journal_mode=WAL")
+
+
+def is_lock_timeout(error: Exception) -> bool:
+    """Whether PostgreSQL gave up waiting for a row that somebody else holds."""
+    return _sqlstate(error) == LOCK_NOT_AVAILABLE
+
+
+def is_about_rows(error: Exception) -> bool:
+    """Whether other rows may fare better: one is held or broken, or they are too many for the time that there is."""
+    state = _sqlstate(error)
+    return state in (LOCK_NOT_AVAILABLE, QUERY_CANCELED) or state.startswith(INTERNAL_ERROR)
+
+
+def _sqlstate(error: Exception) -> str:
+    return getattr(error.__cause__, "sqlstate", None) or ""

@@ -1,0 +1,48 @@
+"""Notices to other processes that there is something to do: PostgreSQL's NOTIFY, nothing elsewhere."""
+
+from __future__ import annotations
+
+from django.db import connections
+
+from chainsched.conf import get_config
+
+CHANNEL = "chainsched"
+
+# Whom a notice is for.
+MANAGER = "manager"
+DISPATCHER = "dispatcher"
+WORKER = "worker"
+BULK_DECISIONS = "bulk_decisions"
+
+_sender = ""
+
+
+def sign_with(sender: str) -> None:
+    """Sign the notices of this process, so that it does not wake itself a second time."""
+    global _sender  # noqa: PLW0603 - one process, one name
+    _sender = sender
+
+
+def is_own(payload: str) -> bool:
+    """Whether a notice is one of ours."""
+    return bool(_sender) and payload.endswith(f":{_sender}")
+
+
+def topic_of(payload: str) -> str:
+    """Whom a notice is for."""
+    return payload.partition(":")[0]
+
+
+def send(topic: str) -> None:
+    """Wake this loop wherever it turns.
+
+    Not inside the transaction that made the work: there every commit would wait for one lock. Nor durably: a notice
+    that is lost in a crash costs nothing.
+    """
+    connection = connections[get_config().database]
+    if connection.vendor == "postgresql" and get_config().listen:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT set_config('synchronous_commit', 'off', true), pg_notify(%s, %s)",
+                [CHANNEL, f"{topic}:{_sender}"],
+            )

@@ -1,0 +1,140 @@
+"""Beside the stages: say why a manifest is or is not running, with the facts and rules that the turns use.
+
+Reads:  everything that a turn would look at, for one manifest.
+Writes: nothing.
+Next:   people.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from datetime import datetime, timedelta
+from functools import cached_property
+
+from chainsched.conf import get_config
+from chainsched.domain.due import Facts, OpenItem, Reason, decide, find_obstacle, timing_of
+from chainsched.domain.results import Explanation
+from chainsched.domain.schedules import next_runs
+from chainsched.domain.states import SOURCES_PAST_DISABLED, QueueStatus
+from chainsched.exceptions import InvalidSchedule, UnknownManifest
+from chainsched.models import Metadata, WorkQueue
+from chainsched.models.manifest_facts import load_facts
+
+PREVIEW = 10
+
+
+def explain(manifest_id: int, *, workflows: Collection[str], now: datetime) -> Explanation:
+    """Why this manifest is or is not running. ``workflows`` are the names that some live process can run."""
+    found = load_facts([manifest_id])
+    if not found:
+        raise UnknownManifest(f"#{manifest_id}")
+    facts = found[0]
+    decision = decide(facts, now=now)
+    code, reason = str(decision.reason), decision.in_words
+    if facts.open_item is OpenItem.QUEUED:
+        code, reason = _why_waiting(facts, workflows=workflows, now=now)
+    elif facts.open_item is OpenItem.PENDING and (stranded := _find_stranded(facts, workflows=workflows)):
+        code, reason = _without_worker(stranded)
+    return Explanation(
+        external_id=facts.external_id,
+        code=code,
+        reason=reason,
+        next_run_at=facts.next_run_at,
+        next_runs=_preview(facts, now=now),
+    )
+
+
+def explain_row(row: WorkQueue, *, workflows: Collection[str], now: datetime) -> Explanation:
+    """What a row of the queue waits for, or that it waits no longer; ``workflows`` as above."""
+    if row.status != QueueStatus.QUEUED:
+        became = f"it became execution {row.execution_id}" if row.execution_id else row.cancel_reason or "cancelled"
+        return Explanation(row.name, row.status, became, None)
+    known = WorkQueue.objects.with_owners().filter(id=row.id)
+    told = explain_rows(known, workflows=workflows, now=now, is_thorough=True)
+    return told[0] if told else Explanation(row.name, "gone", "it was removed this very moment", None)
+
+
+def explain_rows(
+    rows: Iterable[WorkQueue], *, workflows: Collection[str], now: datetime, is_thorough: bool = False
+) -> list[Explanation]:
+    """What each of these waiting rows, read with their owners, waits for.
+
+    A thorough answer also counts who stands before one that waits only for its turn, which costs a query a row.
+    """
+    load = _Load()
+    told = []
+    for row in rows:
+        code, reason = _why_held(row, load, workflows=workflows, now=now)
+        if is_thorough and code == Reason.QUEUED:
+            reason += f" and {WorkQueue.objects.queued().ahead_of(row).count()} rows are ahead of it"
+        told.append(Explanation(row.name, code, reason, None))
+    return told
+
+
+def _why_waiting(facts: Facts, *, workflows: Collection[str], now: datetime) -> tuple[str, str]:
+    rows = WorkQueue.objects.with_owners().queued().filter(manifest=facts.manifest_id)
+    for told in explain_rows(rows, workflows=workflows, now=now, is_thorough=True):
+        return told.code, told.reason
+    return str(Reason.PENDING), "it was dispatched this very moment"
+
+
+def _find_stranded(facts: Facts, *, workflows: Collection[str]) -> str | None:
+    """The workflow that it was dispatched for, if nobody can run that any more; recall will take it back."""
+    stranded = Metadata.objects.stranded(workflows).filter(manifest=facts.manifest_id)
+    return stranded.values_list("workflow", flat=True).first()
+
+
+def _without_worker(workflow: str) -> tuple[str, str]:
+    return "no_capable_worker", f"no live process can run {workflow!r}; start a worker that knows it"
+
+
+class _Load:
+    """How many jobs are active, counted when somebody asks, and once."""
+
+    @cached_property
+    def by_group(self) -> dict[int | None, int]:
+        return Metadata.objects.active_by_group()
+
+    @cached_property
+    def total(self) -> int:
+        return sum(self.by_group.values())
+
+
+def _why_held(row: WorkQueue, load: _Load, *, workflows: Collection[str], now: datetime) -> tuple[str, str]:
+    """What keeps a queued row from being dispatched, in the order in which the dispatcher asks."""
+    if row.not_before is not None and row.not_before > now:
+        return "waits_for_time", f"attempt {row.attempt} waits until {row.not_before.isoformat()}"
+    if row.manifest is None and row.manifest_id is not None:
+        return "manifest_gone", "its manifest was deleted behind the engine's back; cancel it"
+    if row.manifest is not None and not row.manifest.is_enabled and row.source not in SOURCES_PAST_DISABLED:
+        return str(Reason.DISABLED), "it is queued, but the manifest is disabled; enable or trigger it"
+    if row.group is not None and not row.group.is_enabled:
+        return str(Reason.GROUP_DISABLED), "it is queued, but its group is disabled"
+    if row.workflow not in workflows:
+        return _without_worker(row.workflow)
+    return _why_no_room(row, load)
+
+
+def _why_no_room(row: WorkQueue, load: _Load) -> tuple[str, str]:
+    limit = get_config().max_active_jobs
+    if limit is not None and load.total >= limit:
+        return "no_room", f"{load.total} jobs are active; MAX_ACTIVE_JOBS allows {limit}"
+    group, used = row.group, load.by_group.get(row.group_id, 0)
+    if group is not None and group.max_active_jobs is not None and used >= group.max_active_jobs:
+        return "group_full", f"{used} jobs of group {group.name!r} are active; it allows {group.max_active_jobs}"
+    return str(Reason.QUEUED), "it is queued"
+
+
+def _preview(facts: Facts, *, now: datetime) -> tuple[datetime, ...]:
+    """The next runs that its schedule alone would make, if nothing forbids them."""
+    is_stopped = find_obstacle(facts) is not None or facts.open_item is OpenItem.DEAD_LETTER
+    if is_stopped or not facts.schedule_type.is_timed:
+        return ()
+    after = now
+    if facts.interval_seconds is not None and facts.next_run_at is not None:
+        # An interval counts from the alarm that is set, not from the moment somebody asks; one that is late runs now.
+        after = max(facts.next_run_at, now) - timedelta(seconds=facts.interval_seconds)
+    try:
+        return tuple(next_runs(timing_of(facts), after=after, count=PREVIEW))
+    except InvalidSchedule:
+        return ()

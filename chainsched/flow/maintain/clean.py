@@ -1,0 +1,180 @@
+"""Beside the stages: remove history that has been kept long enough.
+
+Reads:  executions from the oldest on, and the policy of how long to keep them.
+Writes: deletes whole trees with their queue rows; cancelled rows, resolved letters, bulk decisions, dead processes;
+        through remove manifests that are done or retired.
+Next:   nobody: what is open, and what a dead letter waits for, is never touched.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from django.db.models import Exists, OuterRef, Q
+
+from chainsched.conf import get_config
+from chainsched.db.chunks import chunks
+from chainsched.domain.retention import Kept, Policy, outdated_trees
+from chainsched.domain.states import ExecutionState, QueueStatus
+from chainsched.flow.operate.remove import remove
+from chainsched.flow.transactions import transact
+from chainsched.models import (
+    BulkDecision,
+    BulkDecisionItem,
+    CancelledTree,
+    DeadLetter,
+    Manifest,
+    Metadata,
+    NamedLock,
+    Process,
+    WorkQueue,
+)
+from chainsched.models.manifest_facts import load_open_items
+from chainsched.models.named_lock import CLEANUP
+
+# Roots looked at in one turn, and trees or rows deleted in one transaction.
+PAGE = 5000
+BATCH = 200
+
+
+@dataclass(slots=True)
+class Cleaned:
+    """What was removed, by kind; where the look at executions ended, and whether there are more behind."""
+
+    removed: Counter[str] = field(default_factory=Counter)
+    last_id: int = 0
+    has_more: bool = False
+
+
+def policy() -> Policy:
+    """What the settings say."""
+    return Policy.of(get_config().retention, get_config().keep_last)
+
+
+def clean(rules: Policy, *, now: datetime, after: int = 0, is_rehearsal: bool = False) -> Cleaned:
+    """Look at one page of roots behind ``after`` and remove the trees that may go; at the end also everything else.
+
+    A rehearsal counts and removes nothing.
+    """
+    roots = _load_roots(after)
+    trees = _removable(roots, rules, now=now)
+    cleaned = Cleaned(last_id=roots[-1].root_id if roots else 0, has_more=len(roots) == PAGE)
+    for part in chunks(sorted(trees), size=BATCH):
+        cleaned.removed.update(_remove_trees(part, now=now, is_rehearsal=is_rehearsal))
+    if not cleaned.has_more and not rules.is_selective and rules.default_age is not None:
+        cleaned.removed.update(_clean_beside(now - rules.default_age, now=now, is_rehearsal=is_rehearsal))
+    cleaned.removed = +cleaned.removed
+    return cleaned
+
+
+def _load_roots(after: int) -> list[Kept]:
+    roots = Metadata.objects.filter(root_execution__isnull=True, id__gt=after).order_by("id")
+    return [_kept(row) for row in roots.values_list(*_COLUMNS)[:PAGE]]
+
+
+_COLUMNS = ("id", "root_execution_id", "manifest_id", "workflow", "state", "ended_at")
+
+
+def _kept(row: tuple[Any, ...]) -> Kept:
+    id_, root_id, manifest_id, workflow, state, ended_at = row
+    return Kept(id_, root_id or id_, manifest_id, workflow, ExecutionState(state), ended_at)
+
+
+def _removable(roots: Sequence[Kept], rules: Policy, *, now: datetime) -> set[int]:
+    """The trees that are over, old enough, and not among the last that are kept."""
+    candidates = outdated_trees(roots, (), policy=rules, now=now)
+    old = [root for root in roots if root.root_id in candidates]
+    removable: set[int] = set()
+    for part in chunks(old, size=BATCH):
+        ids = [root.root_id for root in part]
+        members = [_kept(row) for row in Metadata.objects.filter(root_execution__in=ids).values_list(*_COLUMNS)]
+        removable |= outdated_trees(part, members, policy=rules, now=now) - _unfinished(ids) - _last(part, rules)
+    return removable
+
+
+def _unfinished(root_ids: Sequence[int]) -> set[int]:
+    """The trees that a dead letter or a waiting row keeps open."""
+    letters = DeadLetter.objects.awaiting().filter(
+        Q(execution__in=root_ids) | Q(execution__root_execution__in=root_ids)
+    )
+    awaited = letters.values_list("execution__root_execution_id", "execution_id")
+    waiting = WorkQueue.objects.queued().filter(root_execution__in=root_ids)
+    return {root_id or id_ for root_id, id_ in awaited} | set(waiting.values_list("root_execution_id", flat=True))
+
+
+def _last(roots: Sequence[Kept], rules: Policy) -> set[int]:
+    """Those of these roots that are among the newest of their manifests, as many as are kept.
+
+    What belongs to no manifest, or to one that is gone, is kept by age alone.
+    """
+    known = set(Manifest.objects.filter(id__in={root.manifest_id for root in roots}).values_list("id", flat=True))
+    last: set[int] = set()
+    for number in {rules.keep_last(root.workflow) for root in roots} - {0}:
+        alike = [root for root in roots if root.manifest_id in known and rules.keep_last(root.workflow) == number]
+        oldest = Metadata.objects.oldest_of_newest({root.manifest_id or 0 for root in alike}, number=number)
+        last |= {root.root_id for root in alike if root.root_id >= (oldest.get(root.manifest_id or 0) or 0)}
+    return last
+
+
+def _remove_trees(root_ids: Sequence[int], *, now: datetime, is_rehearsal: bool) -> Counter[str]:
+    """Remove trees from their leaves to their roots: one that is interrupted still has its root, and is found again."""
+    of_tree = Q(id__in=root_ids) | Q(root_execution__in=root_ids)
+    rows = list(Metadata.objects.filter(of_tree).order_by("-id").values_list("id", "work_queue_id"))
+    removed: Counter[str] = Counter()
+    for part in chunks(rows):
+        removed["executions"] += len(part) if is_rehearsal else _remove_executions(part, now=now)
+    return removed
+
+
+def _remove_executions(rows: Sequence[tuple[int, int | None]], *, now: datetime) -> int:
+    """Remove executions, the queue rows that they came from, and the stamps of roots among them."""
+    with transact():
+        NamedLock.objects.hold(CLEANUP, now=now)
+        came_from = [row_id for _, row_id in rows if row_id is not None]
+        WorkQueue.objects.filter(id__in=came_from, status=QueueStatus.DISPATCHED).delete()
+        CancelledTree.objects.filter(root_execution__in=[id_ for id_, _ in rows]).delete()
+        return Metadata.objects.purge([id_ for id_, _ in rows])
+
+
+def _clean_beside(before: datetime, *, now: datetime, is_rehearsal: bool) -> Counter[str]:
+    """Remove what is no execution and as old: cancelled rows, decisions, processes, manifests that are over."""
+    held = Metadata.objects.in_progress().filter(process=OuterRef("id"))
+    stale: dict[str, Any] = {
+        "queue rows": WorkQueue.objects.filter(status=QueueStatus.CANCELLED, created_at__lt=before),
+        "dead letters": DeadLetter.objects.resolved().filter(resolved_at__lt=before),
+        "bulk decision items": BulkDecisionItem.objects.filter(bulk_decision__finished_at__lt=before),
+        "bulk decisions": BulkDecision.objects.filter(finished_at__lt=before),
+        "processes": Process.objects.ended(before=before).filter(~Exists(held)),
+    }
+    removed: Counter[str] = Counter()
+    for kind, rows in stale.items():
+        removed[kind] = rows.count() if is_rehearsal else _delete(rows)
+    finished = _finished_manifests(before)
+    if not is_rehearsal:
+        for part in chunks(finished, size=BATCH):
+            remove(part, now=now)
+    removed["manifests"] = len(finished)
+    return removed
+
+
+def _delete(rows: Any) -> int:
+    """Delete in small transactions."""
+    deleted = 0
+    while ids := list(rows.order_by("id").values_list("id", flat=True)[:BATCH]):
+        with transact():
+            deleted += rows.filter(id__in=ids).delete()[0]
+    return deleted
+
+
+def _finished_manifests(before: datetime) -> list[int]:
+    """Manifests that are done or retired for long enough and have nothing open.
+
+    One that the code still declares stays, or seeding would make it anew and it would run again.
+    """
+    over = Manifest.objects.filter(Q(done_at__lt=before, is_declared=False) | Q(retired_at__lt=before)).order_by("id")
+    ids = list(over.values_list("id", flat=True)[:PAGE])
+    return [id_ for part in chunks(ids) for id_ in sorted(set(part) - load_open_items(part).keys())]

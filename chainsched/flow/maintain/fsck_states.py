@@ -1,0 +1,199 @@
+"""Behind verify: what must hold for the run-time states of manifests.
+
+Reads:  states, and the facts behind their alarms.
+Writes: with ``repair`` alarms, numbers, debts and missing states; rows that are open beside another one.
+Next:   verify reports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import Any
+
+from django.db.models import Exists, F, OuterRef, Q
+
+from chainsched.db import bulk
+from chainsched.db.chunks import chunks
+from chainsched.domain import due
+from chainsched.domain.due import Facts
+from chainsched.domain.results import Finding
+from chainsched.domain.states import DeadLetterStatus, ScheduleType
+from chainsched.exceptions import InvalidSchedule
+from chainsched.flow.announce import announce_letters
+from chainsched.flow.run.alarm import arm
+from chainsched.flow.schedule.parent_marks import mark_parents
+from chainsched.flow.transactions import transact
+from chainsched.models import DeadLetter, Manifest, ManifestState, Metadata, WorkQueue
+from chainsched.models.manifest_facts import load_facts
+from chainsched.signals import dead_letter_resolved
+
+PAGE = 1000
+SECOND_ITEM = "another open item stood beside it"
+
+Page = Callable[..., list[int]]
+
+
+def no_alarm_is_missing(check: str, *, now: datetime, repair: bool) -> Iterator[Finding]:
+    """What has nothing open and nothing that forbids it has an alarm."""
+    for page in _pages(ManifestState.objects.without_alarm):
+        with transact():
+            facts = load_facts(ManifestState.objects.lock_without_alarm(page))
+            wrong = {known.manifest_id: at for known in facts if (at := _alarm(known, now=now)) is not None}
+            if repair:
+                arm(wrong, now=now)
+        names = {known.manifest_id: known.external_id for known in facts}
+        for manifest_id, at in wrong.items():
+            evidence = f"it has no alarm although nothing is open; it should have one for {at.isoformat()}"
+            yield Finding(check, names[manifest_id], evidence, is_mended=repair)
+
+
+def no_alarm_is_forbidden(check: str, *, now: datetime, repair: bool) -> Iterator[Finding]:
+    """What has something open, or may not run, has no alarm."""
+    for page in _pages(ManifestState.objects.with_alarm):
+        with transact():
+            facts = load_facts(ManifestState.objects.lock(page))
+            wrong = [known for known in facts if known.next_run_at is not None and _alarm(known, now=now) is None]
+            if repair:
+                arm([known.manifest_id for known in wrong], now=now)
+        for known in wrong:
+            why = known.open_item or due.find_obstacle(known) or "nothing is due"
+            evidence = f"it has an alarm for {known.next_run_at:%Y-%m-%d %H:%M:%S %Z} although: {why}"
+            yield Finding(check, known.external_id, evidence, is_mended=repair)
+
+
+def _alarm(facts: Facts, *, now: datetime) -> datetime | None:
+    """The alarm it should have; that of one whose schedule cannot be computed is left alone."""
+    try:
+        return due.alarm(facts, now=now)
+    except InvalidSchedule:
+        return facts.next_run_at
+
+
+def outstanding_parts_are_right(check: str, *, now: datetime, repair: bool) -> Iterator[Finding]:
+    """A continuation waits exactly for siblings that have a part to do."""
+    for page in _pages(ManifestState.objects.possibly_outstanding):
+        with transact():
+            locked = ManifestState.objects.lock_family(page)
+            wrong = ManifestState.objects.wrong_outstanding_parts(page)
+            if repair and wrong:
+                ManifestState.objects.note_outstanding_parts(wrong)
+                arm(locked, now=now)
+        names = _names(wrong)
+        for manifest_id, (noted, outstanding_part) in wrong.items():
+            evidence = f"continuations below manifest {noted} wait for it, it should be below {outstanding_part}"
+            yield Finding(check, names[manifest_id], evidence, is_mended=repair)
+
+
+def numbers_are_in_order(check: str, *, now: datetime, repair: bool) -> Iterator[Finding]:
+    """What a dependent is due for is not behind what it covered, and not ahead of what its parent has done."""
+    wrong = _out_of_order()
+    for part in chunks(sorted(wrong)):
+        if repair:
+            with transact():
+                ManifestState.objects.lock_family(part)
+                rows = [_reordered(id_, *numbers) for id_, numbers in _out_of_order(part).items()]
+                bulk.update(ManifestState, rows, key="manifest")
+                ManifestState.objects.note_outstanding_parts(part)
+                arm(part, now=now)
+        names = _names(part)
+        for manifest_id in part:
+            due_for, covered, settled, newest = wrong[manifest_id]
+            evidence = f"due {due_for}, covered {covered}, settled {settled}, its parent's newest outcome {newest}"
+            yield Finding(check, names[manifest_id], evidence, is_mended=repair)
+
+
+def _out_of_order(manifest_ids: Sequence[int] | None = None) -> dict[int, tuple[int, int, int, int]]:
+    newest = F("manifest__depends_on__state__finished_execution")
+    rows = ManifestState.objects.filter(
+        Q(due_execution__lt=F("covered_execution"))
+        | Q(due_execution__lt=F("settled_execution"))
+        | Q(due_execution__gt=newest),
+        manifest__schedule_type=ScheduleType.DEPENDENT,
+        manifest__depends_on__isnull=False,
+    )
+    if manifest_ids is not None:
+        rows = rows.filter(manifest__in=manifest_ids)
+    columns = ("manifest_id", "due_execution", "covered_execution", "settled_execution")
+    found = rows.order_by("manifest_id").values_list(*columns, "manifest__depends_on__state__finished_execution")
+    return {manifest_id: (due_for, covered, settled, done) for manifest_id, due_for, covered, settled, done in found}
+
+
+def _reordered(manifest_id: int, due_for: int, covered: int, settled: int, newest: int) -> dict[str, int]:
+    """Nothing fires twice: what was covered stays covered, as far as the parent has come."""
+    due_for = min(max(due_for, covered, settled), newest)
+    return {
+        "manifest": manifest_id,
+        "due_execution": due_for,
+        "covered_execution": min(covered, due_for),
+        "settled_execution": min(settled, due_for),
+    }
+
+
+def at_most_one_open_item(check: str, *, now: datetime, repair: bool) -> Iterator[Finding]:
+    """A manifest has at most one of: a queued row, a pending or running execution, an awaiting letter."""
+    for part in chunks(sorted(_crowded())):
+        if repair:
+            with transact():
+                ManifestState.objects.lock_family(part)
+                _close_second_items(part, now=now)
+                arm(part, now=now)
+        names = _names(part)
+        for manifest_id in part:
+            evidence = "it has more than one of: a queued row, an active execution, an awaiting dead letter"
+            yield Finding(check, names[manifest_id], evidence, is_mended=repair)
+
+
+def _crowded() -> set[int]:
+    return {id_ for id_ in _queued_beside().union(_letters_beside(), all=True) if id_ is not None}
+
+
+def _queued_beside() -> Any:
+    """Rows that wait although their manifest has something else open."""
+    active = Metadata.objects.active().filter(manifest=OuterRef("manifest_id"))
+    letters = DeadLetter.objects.awaiting().filter(manifest=OuterRef("manifest_id"))
+    rows = WorkQueue.objects.queued().filter(Q(Exists(active)) | Q(Exists(letters)), manifest__isnull=False)
+    return rows.order_by().values_list("manifest_id", flat=True)
+
+
+def _letters_beside() -> Any:
+    """Letters that await a decision although their manifest has a run under way."""
+    active = Metadata.objects.active().filter(manifest=OuterRef("manifest_id"))
+    letters = DeadLetter.objects.awaiting().filter(Exists(active), manifest__isnull=False)
+    return letters.order_by().values_list("manifest_id", flat=True)
+
+
+def _close_second_items(manifest_ids: Sequence[int], *, now: datetime) -> None:
+    """What runs stays; a letter goes before what only waits, and is closed by a run that is under way."""
+    queued = [id_ for id_ in _queued_beside().filter(manifest__in=manifest_ids) if id_ is not None]
+    WorkQueue.objects.cancel_queued(queued, reason=SECOND_ITEM)
+    answered = [id_ for id_ in _letters_beside().filter(manifest__in=manifest_ids) if id_ is not None]
+    letters = DeadLetter.objects.awaiting().filter(manifest__in=answered)
+    announce_letters(dead_letter_resolved, list(letters.values_list("id", flat=True)))
+    letters.update(status=DeadLetterStatus.ACKNOWLEDGED, resolved_at=now, note=f"Closed by fsck: {SECOND_ITEM}.")
+
+
+def every_manifest_has_a_state(check: str, *, now: datetime, repair: bool) -> Iterator[Finding]:
+    """No manifest lacks the row that everyone locks."""
+    stateless = list(Manifest.objects.filter(state__isnull=True).order_by("id").values_list("id", flat=True))
+    for part in chunks(stateless):
+        if repair:
+            with transact():
+                rows = [{"manifest": id_} for id_ in part]
+                bulk.insert(ManifestState, rows, returning=("manifest",), skip_conflicts=True)
+                ManifestState.objects.lock_family(part)
+                mark_parents(part)
+                arm(part, now=now)
+        for name in _names(part).values():
+            yield Finding(check, name, "it has no run-time state, so that no turn can see it", is_mended=repair)
+
+
+def _pages(read: Page) -> Iterator[list[int]]:
+    last_id = 0
+    while page := read(after=last_id, limit=PAGE):
+        last_id = page[-1]
+        yield page
+
+
+def _names(manifest_ids: Iterable[int]) -> dict[int, str]:
+    return dict(Manifest.objects.filter(id__in=list(manifest_ids)).order_by("id").values_list("id", "external_id"))

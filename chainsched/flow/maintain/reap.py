@@ -1,0 +1,76 @@
+"""Beside the stages: close what dead processes left behind.
+
+Reads:  heartbeats, and executions in progress.
+Writes: ``lost_at`` of processes; through record the lost executions; claims that never began go back.
+Next:   record retries or buries what was lost.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from chainsched.conf import get_config
+from chainsched.domain import outcomes
+from chainsched.domain.outcomes import FailureType, Finished
+from chainsched.flow.run.record import record
+from chainsched.flow.transactions import transact
+from chainsched.models import Metadata, Process
+
+logger = logging.getLogger(__name__)
+
+BATCH = 500
+MAX_CLAIMS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Reaped:
+    """What was found: processes declared lost, executions closed as lost, claims given back."""
+
+    processes: int = 0
+    lost: int = 0
+    released: int = 0
+    has_more: bool = False
+
+
+def reap(*, now: datetime) -> Reaped:
+    """Declare silent processes lost and deal with what they held; live processes are never touched."""
+    expired_before = now - timedelta(seconds=get_config().process_expiry)
+    with transact():
+        silent = Process.objects.declare_lost(expired_before=expired_before, now=now)
+    if silent:
+        logger.warning("%d processes gave no sign of life and are declared lost.", silent)
+    orphans = _find_orphans()
+    unbegun = [row for row in orphans if _never_began(row)]
+    begun = [row for row in orphans if not _never_began(row)]
+    released = _release(unbegun)
+    recorded = record([_lost(row) for row in begun], now=now)
+    return Reaped(processes=silent, lost=len(recorded.ended), released=released, has_more=len(orphans) == BATCH)
+
+
+def _find_orphans() -> list[Metadata]:
+    """Executions in progress whose process is lost, stopped or missing."""
+    held = Metadata.objects.in_progress().exclude(process__in=Process.objects.trusted())
+    return list(held.only("id", "process_id", "started_at", "claims").order_by("id")[:BATCH])
+
+
+def _never_began(row: Metadata) -> bool:
+    return row.started_at is None and row.claims < MAX_CLAIMS
+
+
+def _release(rows: list[Metadata]) -> int:
+    """Give back what had been claimed but not begun: it counts as nothing."""
+    if not rows:
+        return 0
+    holders = {row.process_id for row in rows if row.process_id is not None}
+    with transact():
+        return Metadata.objects.release([row.id for row in rows], process_ids=holders, is_counted=True)
+
+
+def _lost(row: Metadata) -> Finished:
+    if row.started_at is None:
+        reason = f"It was claimed {row.claims} times, and each time its process ended before it began."
+    else:
+        reason = "The process that ran it ended or gave no sign of life."
+    return Finished(row.id, outcomes.failed(FailureType.LOST, reason))

@@ -1,0 +1,24 @@
+"""Beside the stages: fold the roll-up of history into one row a kind and hour, and let go what is too old.
+
+Reads:  statistics that record appended.
+Writes: the merged rows in their place.
+Next:   people, on the overview.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from chainsched.domain.statistics import KEPT_FOR
+from chainsched.flow.transactions import transact
+from chainsched.models import HourlyStatistic
+
+BATCH = 5000
+
+
+def roll_up(*, now: datetime) -> int:
+    """Fold a batch and remove one of old rows; returns how many were folded, BATCH if there may be more."""
+    with transact():
+        old = HourlyStatistic.objects.filter(hour__lt=now - KEPT_FOR).order_by("hour")
+        HourlyStatistic.objects.filter(id__in=list(old.values_list("id", flat=True)[:BATCH])).delete()
+        return HourlyStatistic.objects.merge_appended(limit=BATCH)

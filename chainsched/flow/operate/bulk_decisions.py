@@ -1,0 +1,196 @@
+"""Beside the stages: an operator decides about more dead letters than one request should; the engine works in batches.
+
+Reads:  the oldest bulk decision that is not over, and the next of its letters. The operator's page chose the letters.
+Writes: the bulk decision and its letters; through resolve the decisions; the outcome of each letter and its history.
+Next:   the dispatcher for retries, the manager for schedules that go on.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.contrib.auth import get_user_model
+
+from chainsched import history
+from chainsched.db import bulk
+from chainsched.db.chunks import chunks
+from chainsched.db.notify import BULK_DECISIONS
+from chainsched.domain.results import Resolved
+from chainsched.domain.states import BulkDecisionOutcome, BulkDecisionVerb, DeadLetterStatus
+from chainsched.flow.announce import wake
+from chainsched.flow.operate.resolve import Decision, acknowledge, retry
+from chainsched.flow.transactions import in_parts, transact
+from chainsched.models import BulkDecision, BulkDecisionItem, DeadLetter
+
+logger = logging.getLogger(__name__)
+
+BATCH = 100
+MAX_SAID = 200
+ABANDONED = "the account of whoever asked for it is gone or closed"
+BUSY = "the database was busy with it; ask again"
+
+
+@dataclass(frozen=True, slots=True)
+class LetterVerb:
+    """How a verb is done, and how it is told."""
+
+    stage: Callable[..., Resolved]
+    did: str
+    said: str
+    status: DeadLetterStatus
+
+
+LETTER_VERBS: Mapping[str, LetterVerb] = {
+    BulkDecisionVerb.RETRY: LetterVerb(retry, "Retried", "queued once more", DeadLetterStatus.RETRIED),
+    BulkDecisionVerb.ACKNOWLEDGE: LetterVerb(
+        acknowledge, "Acknowledged", "acknowledged", DeadLetterStatus.ACKNOWLEDGED
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """How many letters got their outcome, and whether there is more to do."""
+
+    letters: int = 0
+    has_more: bool = False
+
+
+def request_bulk_decision(
+    verb: BulkDecisionVerb, letter_ids: Collection[int], *, by: Any, note: str, selection: str, now: datetime
+) -> BulkDecision:
+    """Ask for a decision about exactly these letters: the set is fixed now, with who asked and why."""
+    with transact():
+        bulk_decision = BulkDecision.objects.create(
+            verb=verb, asked_by=by, note=note, selection=selection, total=len(letter_ids), created_at=now
+        )
+        for part in chunks(sorted(letter_ids)):
+            bulk.insert(BulkDecisionItem, [{"bulk_decision": bulk_decision.id, "dead_letter": id_} for id_ in part])
+        asked = f"{verb} {len(letter_ids)} dead letters"
+        after = f"status {bulk_decision.status}"
+        history.write(
+            {history.describe("Asked for", asked, before="nothing", after=after, reason=note): [bulk_decision]}, user=by
+        )
+        wake(BULK_DECISIONS)
+    logger.info("%s asked to %s %d dead letters: bulk decision %s.", by, verb, len(letter_ids), bulk_decision.id)
+    return bulk_decision
+
+
+def cancel_bulk_decision(bulk_decision_id: int, *, reason: str, now: datetime) -> bool:
+    """Let nothing more be done for a bulk decision; what was decided stays. False if it was over."""
+    with transact():
+        is_stopped = bool(BulkDecision.objects.cancel(bulk_decision_id, reason=reason, now=now))
+    if is_stopped:
+        logger.info("BulkDecision %s was called off.", bulk_decision_id)
+    return is_stopped
+
+
+def carry_out(*, now: datetime, limit: int = BATCH) -> Carried:
+    """Decide about the next letters of the oldest bulk decision.
+
+    A letter has its decision, its outcome and its entry in one commit, under the lock of the bulk decision: whoever is
+    killed leaves whole letters behind, and nobody decides about one twice.
+    """
+    bulk_decision = BulkDecision.objects.open().order_by("id").first()
+    if bulk_decision is None:
+        return Carried()
+    waiting = list(BulkDecisionItem.objects.waiting_of(bulk_decision.id).values_list("id", flat=True)[:limit])
+    if not waiting:
+        return Carried(has_more=_close(bulk_decision.id, now=now))
+    parts = in_parts(waiting, functools.partial(_decide, bulk_decision.id, now=now))
+    given_up = dict.fromkeys(parts.busy, BUSY) | {id_: _told(error) for id_, error in parts.refused}
+    decided = sum(parts.results) + (_give_up(bulk_decision.id, given_up, now=now) if given_up else 0)
+    return Carried(letters=decided, has_more=decided > 0)
+
+
+def _close(bulk_decision_id: int, *, now: datetime) -> bool:
+    """End a bulk decision that has nothing left to do, unless somebody holds it."""
+    with transact():
+        if (
+            BulkDecision.objects.lock_open(bulk_decision_id) is None
+            or BulkDecisionItem.objects.waiting_of(bulk_decision_id).exists()
+        ):
+            return False
+        return bool(BulkDecision.objects.finish(bulk_decision_id, now=now))
+
+
+def _decide(bulk_decision_id: int, ids: Sequence[int], *, now: datetime) -> int:
+    """Decide about those of these letters that still wait; none if it is over or another scheduler works on it."""
+    with transact():
+        bulk_decision = BulkDecision.objects.lock_open(bulk_decision_id)
+        if bulk_decision is None:
+            return 0
+        asker = _asker(bulk_decision)
+        if asker is None:
+            BulkDecision.objects.cancel(bulk_decision_id, reason=ABANDONED, now=now)
+            return 0
+        BulkDecision.objects.begin(bulk_decision_id, now=now)
+        still = BulkDecisionItem.objects.waiting_of(bulk_decision_id).filter(id__in=ids)
+        letter_ids = dict(still.values_list("dead_letter_id", "id"))
+        before = DeadLetter.objects.in_bulk(letter_ids)
+        letter_verb = LETTER_VERBS[bulk_decision.verb]
+        resolved = letter_verb.stage(list(letter_ids), decision=Decision(by=asker, note=bulk_decision.note), now=now)
+        _write_done(bulk_decision_id, {letter_ids[id_]: letter_verb.said for id_ in resolved.done}, now=now)
+        _write_skipped(bulk_decision_id, {letter_ids[id_]: why for id_, why in resolved.skipped.items()}, now=now)
+        history.write(_entries(before, resolved, letter_verb=letter_verb, bulk_decision=bulk_decision), user=asker)
+    return len(letter_ids)
+
+
+def _asker(bulk_decision: BulkDecision) -> Any:
+    """Who asked, as long as they have an account here; without one nobody stands for what is decided."""
+    if bulk_decision.asked_by_id is None:
+        return None
+    user = get_user_model()._default_manager.filter(pk=bulk_decision.asked_by_id).first()  # noqa: SLF001
+    return user if user is not None and user.is_active else None
+
+
+def _write_done(bulk_decision_id: int, said: Mapping[int, str], *, now: datetime) -> None:
+    written = _write_outcomes(said, BulkDecisionOutcome.DONE, now=now)
+    BulkDecision.objects.count_up(bulk_decision_id, done=written, skipped=0)
+
+
+def _write_skipped(bulk_decision_id: int, said: Mapping[int, str], *, now: datetime) -> int:
+    written = _write_outcomes(said, BulkDecisionOutcome.SKIPPED, now=now)
+    BulkDecision.objects.count_up(bulk_decision_id, done=0, skipped=written)
+    return written
+
+
+def _write_outcomes(said: Mapping[int, str], outcome: BulkDecisionOutcome, *, now: datetime) -> int:
+    rows = [{"id": id_, "outcome": outcome, "said": words[:MAX_SAID], "decided_at": now} for id_, words in said.items()]
+    return len(bulk.update(BulkDecisionItem, rows, where={"outcome": BulkDecisionOutcome.WAITING}))
+
+
+def _entries(
+    before: Mapping[int, DeadLetter], resolved: Resolved, *, letter_verb: LetterVerb, bulk_decision: BulkDecision
+) -> dict[str, list[DeadLetter]]:
+    """What the histories of the letters say, by text; a letter that is gone has none."""
+    entries: dict[str, list[DeadLetter]] = defaultdict(list)
+    for id_, letter in before.items():
+        after = letter.status if id_ in resolved.skipped else letter_verb.status
+        told = {
+            "before": f"status {letter.status}",
+            "after": f"status {after}",
+            "details": f"bulk decision {bulk_decision.id}",
+        }
+        said = resolved.skipped.get(id_, letter_verb.said)
+        entries[history.describe(letter_verb.did, said, reason=bulk_decision.note, **told)].append(letter)
+    return entries
+
+
+def _give_up(bulk_decision_id: int, said: Mapping[int, str], *, now: datetime) -> int:
+    """Leave out letters that could not be written, so that they do not keep the others waiting."""
+    with transact():
+        if BulkDecision.objects.lock_open(bulk_decision_id) is None:
+            return 0
+        return _write_skipped(bulk_decision_id, said, now=now)
+
+
+def _told(error: Exception) -> str:
+    logger.error("A letter of a bulk decision could not be decided about.", exc_info=error)
+    return f"it could not be written: {type(error).__name__}"

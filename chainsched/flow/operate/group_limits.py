@@ -1,0 +1,27 @@
+"""Beside the stages: change what the jobs of a group share.
+
+Reads:  the group and its members.
+Writes: the group's limit and priority; the places of its rows that wait.
+Next:   the dispatcher.
+"""
+
+from __future__ import annotations
+
+from chainsched.db.chunks import chunks
+from chainsched.flow.run.enqueue import rerank
+from chainsched.flow.transactions import transact
+from chainsched.models import Manifest, ManifestGroup, ManifestState
+
+
+def set_group_limits(group_id: int, *, max_active_jobs: int | None, priority: int) -> bool:
+    """Set a group's limit and priority; rows that wait get their new place. False if nothing changed."""
+    with transact():
+        # The group before its members' states, as everybody locks who changes one.
+        other = ManifestGroup.objects.filter(id=group_id).exclude(max_active_jobs=max_active_jobs, priority=priority)
+        if not other.update(max_active_jobs=max_active_jobs, priority=priority):
+            return False
+        members = list(Manifest.objects.filter(group=group_id).order_by("id").values_list("id", flat=True))
+        ManifestState.objects.lock(members)
+        for part in chunks(members):
+            rerank(part)
+    return True

@@ -1,0 +1,49 @@
+"""Beside the stages: take a manifest away for good.
+
+Reads:  nothing that it decides on.
+Writes: its queued row, cancelled; its letters, acknowledged by the system; then the manifest and its state go.
+Next:   a run that is under way finishes, without retry or letter; history stays.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from datetime import datetime
+
+from chainsched.db.chunks import chunks
+from chainsched.domain.states import DeadLetterStatus
+from chainsched.flow.announce import announce_letters
+from chainsched.flow.run.alarm import arm
+from chainsched.flow.transactions import transact
+from chainsched.models import DeadLetter, Manifest, ManifestState, WorkQueue
+from chainsched.signals import dead_letter_resolved
+
+REASON = "removed"
+
+
+def remove_all(manifest_ids: Collection[int], *, now: datetime) -> tuple[int, dict[str, int]]:
+    """Remove any number of manifests in one transaction; counts the deleted rows, by kind too."""
+    removed, kinds = 0, Counter[str]()
+    with transact():
+        for part in chunks(sorted(set(manifest_ids))):
+            number, deleted = remove(part, now=now)
+            removed += number
+            kinds.update(deleted)
+    return removed, dict(kinds)
+
+
+def remove(manifest_ids: Collection[int], *, now: datetime) -> tuple[int, dict[str, int]]:
+    """Remove manifests; their dependents stay, idle, and continuations beside them wait for them no longer."""
+    with transact():
+        locked = ManifestState.objects.lock_family(manifest_ids)
+        continuations = list(Manifest.objects.beside(manifest_ids).values_list("id", flat=True))
+        WorkQueue.objects.cancel_queued(manifest_ids, reason=REASON)
+        letters = DeadLetter.objects.awaiting().filter(manifest__in=manifest_ids)
+        announce_letters(dead_letter_resolved, list(letters.values_list("id", flat=True)))
+        letters.update(status=DeadLetterStatus.ACKNOWLEDGED, resolved_at=now, note="The manifest was removed.")
+        deleted = Manifest.objects.filter(id__in=manifest_ids).purge()
+        left = {*locked, *continuations} - set(manifest_ids)
+        ManifestState.objects.note_outstanding_parts(left)
+        arm(left, now=now)
+    return deleted

@@ -1,0 +1,138 @@
+"""Beside the stages: somebody decides about dead letters.
+
+Reads:  the letters, and the executions that were the last.
+Writes: the decisions; through enqueue the retries; the manifests' failure counts and alarms.
+Next:   the dispatcher for a retry, the manager for the next occurrence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from chainsched.db.fields import with_person
+from chainsched.domain.inputs import Unreadable
+from chainsched.domain.results import Resolved
+from chainsched.domain.states import DeadLetterStatus, Source
+from chainsched.flow.announce import announce_letters
+from chainsched.flow.run.alarm import arm
+from chainsched.flow.run.dependents import find_continuations, with_steady_edges
+from chainsched.flow.run.enqueue import Lineage, QueueRequest, enqueue
+from chainsched.flow.transactions import transact
+from chainsched.models import CancelledTree, DeadLetter, Manifest, ManifestState, Metadata
+from chainsched.signals import dead_letter_resolved
+
+GONE = "its manifest is gone; acknowledge it"
+UNREADABLE = "its input cannot be read; acknowledge it, and trigger the manifest with an input that can"
+TREE_CANCELLED = "its tree was cancelled; acknowledge it, and trigger the manifest if it should run all the same"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Who decided, and what they said."""
+
+    by: Any = None
+    note: str = ""
+
+
+def retry(letter_ids: Collection[int], *, decision: Decision, now: datetime) -> Resolved:
+    """Queue another run for each letter, with the input, parent and root of the run that failed.
+
+    Failures are counted anew. A letter that was decided about already is skipped, and the answer says by whom.
+    """
+    return with_steady_edges(lambda: _retry(letter_ids, decision=decision, now=now))
+
+
+def _retry(letter_ids: Collection[int], *, decision: Decision, now: datetime) -> Resolved:
+    with transact():
+        letters, skipped, locked = _take(letter_ids)
+        failed = Metadata.objects.in_bulk([letter.execution_id for letter in letters if letter.execution_id])
+        hopeless = {letter.id: GONE for letter in letters if letter.manifest_id not in locked}
+        hopeless |= _of_cancelled_trees(letters, failed) | _without_input(letters, failed)
+        known = {letter.id: letter for letter in letters if letter.id not in hopeless}
+        _decide(known, DeadLetterStatus.RETRIED, decision, now=now)
+        enqueue(
+            [_queue_request(letter, failed.get(letter.execution_id or 0), now) for letter in known.values()], now=now
+        )
+        # The letter stops it no longer: what its parent did meanwhile is its part again.
+        manifest_ids = sorted({letter.manifest_id for letter in known.values() if letter.manifest_id is not None})
+        ManifestState.objects.note_outstanding_parts(manifest_ids)
+        arm(find_continuations(manifest_ids, locked=locked), now=now)
+    return Resolved(tuple(known), {**skipped, **hopeless})
+
+
+def acknowledge(letter_ids: Collection[int], *, decision: Decision, now: datetime) -> Resolved:
+    """Close letters without another run; the occurrence is spent, and the schedule goes on from now."""
+    return with_steady_edges(lambda: _acknowledge(letter_ids, decision=decision, now=now))
+
+
+def _acknowledge(letter_ids: Collection[int], *, decision: Decision, now: datetime) -> Resolved:
+    with transact():
+        letters, skipped, locked = _take(letter_ids)
+        found = {letter.id: letter for letter in letters}
+        _decide(found, DeadLetterStatus.ACKNOWLEDGED, decision, now=now)
+        manifest_ids = sorted({letter.manifest_id for letter in letters if letter.manifest_id in locked})
+        ManifestState.objects.filter(manifest__in=manifest_ids).update(last_finished_run=now)
+        Manifest.objects.mark_done(manifest_ids, now=now)
+        ManifestState.objects.note_outstanding_parts(manifest_ids)
+        arm({*manifest_ids, *find_continuations(manifest_ids, locked=locked)}, now=now)
+    return Resolved(tuple(found), skipped)
+
+
+def _of_cancelled_trees(letters: Sequence[DeadLetter], failed: Mapping[int, Metadata]) -> dict[int, str]:
+    """The letters whose run belongs to a tree that somebody cancelled: nothing more is made for it."""
+    runs = {letter.id: failed.get(letter.execution_id or 0) for letter in letters}
+    trees = {letter_id: run.tree_id for letter_id, run in runs.items() if run is not None}
+    cancelled = CancelledTree.objects.stamped(trees.values())
+    return {letter_id: TREE_CANCELLED for letter_id, tree_id in trees.items() if tree_id in cancelled}
+
+
+def _without_input(letters: Sequence[DeadLetter], failed: Mapping[int, Metadata]) -> dict[int, str]:
+    """The letters whose run cannot be made again: what is stored as its input cannot be read."""
+    unreadable = {run.id for run in failed.values() if isinstance(run.input, Unreadable)}
+    return {letter.id: UNREADABLE for letter in letters if letter.execution_id in unreadable}
+
+
+def _take(letter_ids: Collection[int]) -> tuple[list[DeadLetter], dict[int, str], set[int]]:
+    """Lock the manifests behind the letters, then look: those that still await, and why the others are skipped."""
+    rows = DeadLetter.objects.filter(id__in=letter_ids)
+    manifest_ids = {id_ for id_ in rows.values_list("manifest_id", flat=True) if id_ is not None}
+    locked = set(ManifestState.objects.lock_family(manifest_ids))
+    letters = list(rows.prefetch_related(with_person("resolved_by")).order_by("id"))
+    awaiting = [letter for letter in letters if letter.status == DeadLetterStatus.AWAITING_INTERVENTION]
+    skipped = dict.fromkeys(letter_ids, "there is no such dead letter")
+    skipped |= {letter.id: _decided(letter) for letter in letters}
+    for letter in awaiting:
+        del skipped[letter.id]
+    return awaiting, skipped, locked
+
+
+def _decided(letter: DeadLetter) -> str:
+    who = letter.resolved_by or "the system"
+    at = f" at {letter.resolved_at:%Y-%m-%d %H:%M:%S %Z}" if letter.resolved_at else ""
+    return f"already {letter.status} by {who}{at}"
+
+
+def _decide(letters: Mapping[int, DeadLetter], status: DeadLetterStatus, decision: Decision, *, now: datetime) -> None:
+    awaiting = DeadLetter.objects.awaiting().filter(id__in=list(letters))
+    awaiting.update(status=status, resolved_at=now, resolved_by=decision.by, note=decision.note)
+    manifest_ids = [letter.manifest_id for letter in letters.values()]
+    ManifestState.objects.filter(manifest__in=manifest_ids).update(consecutive_failures=0)
+    announce_letters(dead_letter_resolved, list(letters))
+
+
+def _queue_request(letter: DeadLetter, failed: Metadata | None, now: datetime) -> QueueRequest:
+    """The run again, as it was; one whose record retention removed runs with the manifest's own input."""
+    manifest_id = letter.manifest_id or 0
+    if failed is None:
+        return QueueRequest(manifest_id, Source.DEAD_LETTER, now, lineage=Lineage(), dead_letter_id=letter.id)
+    return QueueRequest(
+        manifest_id,
+        Source.DEAD_LETTER,
+        failed.scheduled_for,
+        input=failed.input,
+        lineage=Lineage.of(failed),
+        dead_letter_id=letter.id,
+    )

@@ -1,0 +1,111 @@
+"""Beside the stages: somebody asks for a run in person.
+
+Reads:  what the manifests have open.
+Writes: through enqueue a queue row; or the wish, which is remembered until it can be fulfilled.
+Next:   the dispatcher, or the manager when the wish comes due.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from chainsched.db import bulk
+from chainsched.db.chunks import chunks
+from chainsched.domain.due import Facts, OpenItem
+from chainsched.domain.inputs import OWN_INPUT
+from chainsched.domain.results import Answer
+from chainsched.domain.states import ScheduleType, Source
+from chainsched.flow.run.alarm import arm
+from chainsched.flow.run.enqueue import Lineage, QueueRequest, enqueue
+from chainsched.flow.transactions import transact
+from chainsched.models import Manifest, ManifestState, WorkQueue
+from chainsched.models.manifest_facts import load_facts
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerRequest:
+    """What is asked for: with which input, and when at the earliest."""
+
+    input: Any = OWN_INPUT
+    delay: timedelta | None = None
+
+
+def trigger(manifest_ids: Collection[int], *, request: TriggerRequest, now: datetime) -> dict[int, Answer]:
+    """Run these manifests now, or remember the wish; never raises for what they are doing at the moment.
+
+    A thousand wishes while a run is under way make one more run, with the input of the newest.
+    """
+    with transact():
+        facts = {known.manifest_id: known for known in load_facts(ManifestState.objects.lock(manifest_ids))}
+        answers = {manifest_id: _answer(known, request) for manifest_id, known in facts.items()}
+        answers |= _queue(_those(answers, Answer.QUEUED), request, now=now)
+        answers |= _bring_forward(_those(answers, Answer.ALREADY_QUEUED))
+        waiting = _those(answers, Answer.WILL_RUN_AGAIN, Answer.DELAYED, Answer.WAITS_FOR_GROUP)
+        _remember(waiting, request, now=now)
+    return answers
+
+
+def trigger_group(group_id: int, *, now: datetime) -> Counter[Answer]:
+    """Run all enabled members of a group that depend on no other manifest; counts the answers."""
+    members = Manifest.objects.enabled().filter(group=group_id, retired_at__isnull=True).order_by("id")
+    ids = [
+        id_
+        for id_, schedule_type in members.values_list("id", "schedule_type")
+        if not ScheduleType(schedule_type).has_parent
+    ]
+    answers: Counter[Answer] = Counter()
+    with transact():
+        for part in chunks(ids):
+            answers.update(trigger(part, request=TriggerRequest(), now=now).values())
+    return answers
+
+
+def _answer(facts: Facts, request: TriggerRequest) -> Answer:
+    if facts.open_item is OpenItem.DEAD_LETTER:
+        return Answer.AWAITS_DEAD_LETTER
+    if request.delay:
+        return Answer.DELAYED
+    if facts.open_item is OpenItem.QUEUED:
+        # Its input is settled; a wish for another one is a wish for another run.
+        return Answer.ALREADY_QUEUED if request.input is OWN_INPUT else Answer.WILL_RUN_AGAIN
+    if facts.open_item is not None:
+        return Answer.WILL_RUN_AGAIN
+    return Answer.QUEUED if facts.is_group_enabled else Answer.WAITS_FOR_GROUP
+
+
+def _those(answers: Mapping[int, Answer], *wanted: Answer) -> list[int]:
+    return [manifest_id for manifest_id, answer in answers.items() if answer in wanted]
+
+
+def _queue(manifest_ids: Collection[int], request: TriggerRequest, *, now: datetime) -> dict[int, Answer]:
+    requests = [QueueRequest(manifest_id, Source.TRIGGER, now, input=request.input) for manifest_id in manifest_ids]
+    opened = enqueue(requests, now=now)
+    return {manifest_id: Answer.ALREADY_QUEUED for manifest_id in manifest_ids if manifest_id not in opened}
+
+
+def _bring_forward(manifest_ids: Collection[int]) -> dict[int, Answer]:
+    """Let waiting rows go at once; one that was dispatched this very moment has a run under way."""
+    moved = WorkQueue.objects.bring_forward(manifest_ids)
+    return {manifest_id: Answer.WILL_RUN_AGAIN for manifest_id in manifest_ids if manifest_id not in moved}
+
+
+def _remember(manifest_ids: Collection[int], request: TriggerRequest, *, now: datetime) -> None:
+    wanted_at = now + (request.delay or timedelta(0))
+    wanted_input = None if request.input is OWN_INPUT else request.input
+    lineage = Lineage.of_scope()
+    rows = [
+        {
+            "manifest": id_,
+            "trigger_at": wanted_at,
+            "trigger_input": wanted_input,
+            "trigger_causation_id": lineage.causation_id,
+            "trigger_root_correlation_id": lineage.root_correlation_id,
+        }
+        for id_ in manifest_ids
+    ]
+    bulk.update(ManifestState, rows, key="manifest")
+    arm(manifest_ids, now=now)

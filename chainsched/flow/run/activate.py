@@ -1,0 +1,127 @@
+"""Beside the stages: a run wakes dormant children of its own manifest; or a person wakes one by hand.
+
+Reads:  the children, their open items, and the execution that asks.
+Writes: through enqueue the queue rows.
+Next:   the dispatcher.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Any
+
+from chainsched.conf import get_config
+from chainsched.db.clock import database_now
+from chainsched.domain.due import OpenItem
+from chainsched.domain.results import Answer
+from chainsched.domain.states import ScheduleType, Source
+from chainsched.exceptions import ActivationError, ProcessLost
+from chainsched.flow.run.enqueue import Lineage, QueueRequest, enqueue, lineages_of
+from chainsched.flow.transactions import transact
+from chainsched.models import Manifest, ManifestState, Metadata, Process
+from chainsched.models.manifest_facts import load_open_items
+from chainsched.registry import registry
+
+logger = logging.getLogger(__name__)
+
+
+def activate(
+    activations: Iterable[tuple[str, Any]],
+    *,
+    parent_manifest_id: int | None,
+    execution_id: int,
+    process_id: int,
+    ran_for: timedelta = timedelta(0),
+) -> list[str]:
+    """Queue the named dormant children with their inputs, all or none; returns those that were queued.
+
+    Refused: a child that does not exist, is not dormant or belongs to another parent, an input that does not fit,
+    and a run that is no longer its process's own. A child that is queued or active already is skipped with a warning.
+
+    The start of the run, which has gone on for so long, is written down with it: should its process end now, the run
+    has left something behind and counts as an attempt, and is not simply run again.
+    """
+    wanted = dict(activations)
+    if not wanted:
+        return []
+    now = database_now()
+    with transact():
+        ManifestState.objects.lock(list(Manifest.objects.filter(external_id__in=wanted).values_list("id", flat=True)))
+        children = _find_children(wanted, parent_manifest_id)
+        inputs = {external_id: _check_input(children[external_id], wanted[external_id]) for external_id in wanted}
+        _check_fence(execution_id, process_id)
+        Metadata.objects.note_start(execution_id, at=now - ran_for)
+        busy = load_open_items([child.id for child in children.values()])
+        lineage = lineages_of([execution_id])[execution_id]
+        requests = [
+            QueueRequest(child.id, Source.ACTIVATION, scheduled_for=now, input=inputs[external_id], lineage=lineage)
+            for external_id, child in children.items()
+            if child.id not in busy
+        ]
+        opened = enqueue(requests, now=now)
+    _warn_of_skips(children, busy)
+    return [external_id for external_id, child in children.items() if child.id in opened]
+
+
+def activate_by_hand(manifest_id: int, value: Any, *, now: datetime) -> Answer:
+    """Queue a dormant child with this input on behalf of a person; no run is its parent.
+
+    Refused: a manifest that is not dormant, and an input that does not fit. One that is busy stays as it is.
+    """
+    with transact():
+        ManifestState.objects.lock([manifest_id])
+        child = Manifest.objects.get(id=manifest_id)
+        if child.schedule_type != ScheduleType.DORMANT_DEPENDENT:
+            raise _refusal(child.external_id, f"it is not dormant but {child.schedule_type}. Trigger it instead")
+        checked = _check_input(child, value)
+        open_item = load_open_items([manifest_id]).get(manifest_id)
+        if open_item is not None:
+            return Answer.AWAITS_DEAD_LETTER if open_item is OpenItem.DEAD_LETTER else Answer.BUSY
+        request = QueueRequest(
+            manifest_id, Source.ACTIVATION, scheduled_for=now, input=checked, lineage=Lineage.of_scope()
+        )
+        return Answer.QUEUED if enqueue([request], now=now) else Answer.BUSY
+
+
+def _find_children(wanted: dict[str, Any], parent_manifest_id: int | None) -> dict[str, Manifest]:
+    found = {child.external_id: child for child in Manifest.objects.filter(external_id__in=wanted)}
+    for external_id in wanted:
+        _check_child(external_id, found.get(external_id), parent_manifest_id)
+    return found
+
+
+def _check_child(external_id: str, child: Manifest | None, parent_manifest_id: int | None) -> None:
+    if child is None:
+        problem = "there is no such manifest. Declare it with dormant=True below this one"
+    elif child.schedule_type != ScheduleType.DORMANT_DEPENDENT:
+        problem = f"it is not dormant but {child.schedule_type}. Declare it with dormant=True"
+    elif parent_manifest_id is None or child.depends_on_id != parent_manifest_id:
+        problem = "it is a child of another manifest. Only its own parent's runs may activate it"
+    else:
+        return
+    raise _refusal(external_id, problem)
+
+
+def _refusal(external_id: str, problem: str) -> ActivationError:
+    return ActivationError(f"{external_id!r} cannot be activated: {problem}.", external_id=external_id)
+
+
+def _check_input(child: Manifest, value: Any) -> Any:
+    if value is None and child.input is not None:
+        return child.input
+    return registry.get(child.workflow).input_type.dump(value, max_bytes=get_config().max_input_bytes)
+
+
+def _check_fence(execution_id: int, process_id: int) -> None:
+    """Refuse a run that was taken from its process meanwhile."""
+    is_trusted = Process.objects.trusted().filter(pk=process_id).exists()
+    if not is_trusted or not Metadata.objects.in_progress().filter(id=execution_id, process=process_id).exists():
+        raise ProcessLost(f"Execution {execution_id} is no longer this process's own; it activates nothing.")
+
+
+def _warn_of_skips(children: dict[str, Manifest], busy: dict[int, OpenItem]) -> None:
+    for external_id, child in children.items():
+        if child.id in busy:
+            logger.warning("%s is not activated: it is %s already.", external_id, busy[child.id].replace("_", " "))

@@ -1,0 +1,81 @@
+"""Beside the stages: set the alarm. Nothing else writes ``next_run_at``.
+
+Reads:  the facts of manifests whose states the caller has locked.
+Writes: ``next_run_at`` and ``occurrence_at``, and with ``spend`` what an opened queue row covers.
+Next:   the manager looks at a manifest when its alarm comes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Collection, Mapping
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from chainsched.conf import get_config
+from chainsched.db import bulk
+from chainsched.db.notify import MANAGER
+from chainsched.domain import due
+from chainsched.domain.due import Facts
+from chainsched.exceptions import InvalidSchedule
+from chainsched.flow.announce import wake
+from chainsched.models import ManifestState
+from chainsched.models.manifest_facts import load_facts
+
+logger = logging.getLogger(__name__)
+
+
+def arm(
+    manifest_ids: Collection[int], *, now: datetime, is_fresh: bool = False, idle: Collection[int] = frozenset()
+) -> int:
+    """Give each manifest the alarm that its facts call for; returns how many alarms changed.
+
+    Called by whatever ends an open item or lifts an obstacle. ``is_fresh``: see ``due.alarm``. ``idle`` are those whose
+    open item the caller has just ended, so that none needs to be looked for.
+    """
+    if not manifest_ids:
+        return 0
+    facts = {known.manifest_id: known for known in load_facts(manifest_ids, idle=idle)}
+    alarms = {manifest_id: _alarm(known, now=now, is_fresh=is_fresh) for manifest_id, known in facts.items()}
+    changed = {id_: alarm for id_, alarm in alarms.items() if alarm.next_run_at != facts[id_].next_run_at}
+    moved = {id_: alarm for id_, alarm in alarms.items() if alarm.occurrence_at != facts[id_].occurrence_at}
+    # Of what comes later than that it hears at its next turn.
+    soon = now + timedelta(seconds=get_config().manager_interval)
+    if any(alarm.next_run_at is not None and alarm.next_run_at <= soon for alarm in changed.values()):
+        wake(MANAGER)
+    set_alarms(changed | moved)
+    return len(changed)
+
+
+class Alarm(NamedTuple):
+    """When the manager looks next, and the part of it that is the schedule's own."""
+
+    next_run_at: datetime | None = None
+    occurrence_at: datetime | None = None
+
+
+def set_alarms(alarms: Mapping[int, Alarm]) -> int:
+    """Write the alarms that a decision named; an empty one disarms."""
+    rows = [
+        {"manifest": manifest_id, "next_run_at": alarm.next_run_at, "occurrence_at": alarm.occurrence_at}
+        for manifest_id, alarm in sorted(alarms.items())
+    ]
+    return len(bulk.update(ManifestState, rows, key="manifest"))
+
+
+def clear(manifest_ids: Collection[int], *, now: datetime, is_covering: bool) -> None:
+    """Turn the alarm off for manifests that got a queue row; a covering one counts for what they were due for."""
+    if manifest_ids:
+        ManifestState.objects.clear(manifest_ids, now=now, is_covering=is_covering)
+
+
+def _alarm(facts: Facts, *, now: datetime, is_fresh: bool) -> Alarm:
+    try:
+        next_run_at = due.alarm(facts, now=now, is_fresh=is_fresh)
+    except InvalidSchedule as error:
+        logger.error("Manifest %s gets no alarm: its schedule cannot be computed. %s", facts.external_id, error)
+        return Alarm()
+    with contextlib.suppress(InvalidSchedule):
+        return Alarm(next_run_at, due.occurrence(facts, now=now, is_fresh=is_fresh))
+    return Alarm(next_run_at)

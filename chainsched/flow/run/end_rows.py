@@ -1,0 +1,101 @@
+"""While recording: what an end writes, row by row.
+
+Reads:  the verdict on an execution, and what record knows of its manifest.
+Writes: nothing.
+Next:   record writes the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from chainsched.domain.retry import StopRetrying
+from chainsched.domain.states import ExecutionState, ScheduleType, Source
+from chainsched.domain.statistics import NO_GROUP, Share, hour_of
+from chainsched.flow.run.verdicts import Verdict
+
+
+def state_row(verdict: Verdict, known: Mapping[str, Any], *, now: datetime) -> dict[str, Any]:
+    """What changes in the state of a manifest; the numbers only grow."""
+    execution_id = verdict.execution.id
+    is_letter = isinstance(verdict.follow_up, StopRetrying)
+    is_success = verdict.state is ExecutionState.COMPLETED
+    row = {"manifest": known["id"], "consecutive_failures": 0 if is_success else verdict.failures}
+    if is_success:
+        row |= {"last_successful_run": now, "succeeded_execution": execution_id}
+    if verdict.state is not ExecutionState.FAILED:
+        row |= {"last_finished_run": now}
+    if is_letter:
+        row |= {"dead_lettered_execution": execution_id}
+    if verdict.is_final:
+        settled = max(known["state__settled_execution"], known["state__covered_execution"])
+        is_settled = is_letter or known["state__due_execution"] <= settled
+        outstanding_for = None if is_settled else known["state__outstanding_for"]
+        row |= {"finished_execution": execution_id, "settled_execution": settled, "outstanding_for": outstanding_for}
+    return row
+
+
+def had_its_run(verdict: Verdict, *, now: datetime) -> bool:
+    """Whether a one-time manifest is done with this. Only a person runs one before its time.
+
+    So any other run that ends before it was for an earlier time, and the manifest was given a new one meanwhile.
+    """
+    known = verdict.manifest or {}
+    if known["schedule_type"] != ScheduleType.ONCE:
+        return bool(known["is_one_time"])
+    return known["once_at"] <= now or verdict.execution.source == Source.TRIGGER
+
+
+def closed_row(verdict: Verdict, *, now: datetime) -> dict[str, Any]:
+    """The execution in its terminal state."""
+    outcome = verdict.finished.outcome
+    return {
+        "id": verdict.execution.id,
+        "state": verdict.state,
+        "output": outcome.output,
+        "started_at": _began_at(verdict),
+        "ended_at": now,
+        "failure_type": outcome.failure_type,
+        "failure_reason": outcome.failure_reason,
+        "failure_traceback": outcome.failure_traceback,
+        "failure_fingerprint": outcome.failure_fingerprint,
+    }
+
+
+def letter_row(verdict: Verdict, stop_retrying: StopRetrying, *, now: datetime) -> dict[str, Any]:
+    """The dead letter of an execution that gets no further attempt."""
+    return {
+        "manifest": verdict.execution.manifest_id,
+        "execution": verdict.execution.id,
+        "reason": f"{stop_retrying.reason}: {verdict.finished.outcome.failure_reason}",
+        "failure_count": verdict.failures,
+        "fingerprint": verdict.finished.outcome.failure_fingerprint,
+        "dead_lettered_at": now,
+    }
+
+
+def share_of(verdict: Verdict, *, now: datetime) -> Share:
+    """What this end adds to the statistics of its hour."""
+    execution, began_at = verdict.execution, _began_at(verdict)
+    # Clocks of hosts may differ from the database's by a little.
+    seconds = 0.0 if began_at is None else max(0.0, (now - began_at).total_seconds())
+    return Share(
+        hour=hour_of(now),
+        group=execution.group_id or NO_GROUP,
+        workflow=execution.workflow,
+        state=verdict.state,
+        executions=1,
+        seconds=seconds,
+        slowest_seconds=seconds,
+        slowest_execution=execution.id,
+    )
+
+
+def _began_at(verdict: Verdict) -> datetime | None:
+    """When its code began: as noted while it ran, or as the worker that ran it says."""
+    execution, delay = verdict.execution, verdict.finished.began_after
+    if execution.started_at is not None or execution.claimed_at is None or delay is None:
+        return execution.started_at
+    return execution.claimed_at + timedelta(seconds=delay)

@@ -1,0 +1,158 @@
+"""Stage 6 of 8: run the project's code.
+
+Reads:  a claim.
+Writes: nothing of its own; the run may activate children and report progress.
+Next:   record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Protocol
+
+from chainsched import correlation
+from chainsched.conf import get_config
+from chainsched.domain import outcomes
+from chainsched.domain.inputs import to_document
+from chainsched.domain.outcomes import FailureType, Outcome
+from chainsched.domain.redaction import redact
+from chainsched.domain.run_context import RunContext, RunControl
+from chainsched.exceptions import InvalidInput, UnknownWorkflow
+from chainsched.flow.run.activate import activate
+from chainsched.flow.run.claim import Claim
+from chainsched.models import Metadata
+from chainsched.registry import Workflow, registry
+from chainsched.secret import revealed
+
+logger = logging.getLogger(__name__)
+
+RunAsync = Callable[[Coroutine[Any, Any, Any]], Any]
+
+
+class LeftOpen(Exception):
+    """A job has returned and left transactions open in these databases; raised where an async one is run."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        listed = ", ".join(sorted(names))
+        super().__init__(f"It left a transaction open (database {listed}); what it wrote there was rolled back.")
+
+
+class JobLink(Protocol):
+    """What connects a running job with its worker."""
+
+    def is_cancelled(self) -> bool:
+        """Whether the job should stop."""
+        ...
+
+    def report(self, progress: Any) -> None:
+        """Pass on how far the job says it is."""
+        ...
+
+
+def execute(item: Claim, *, job_link: JobLink | None = None, run_async: RunAsync = asyncio.run) -> Outcome:
+    """Run the workflow of a claim and say how it ended; whatever the project's code raises becomes an outcome.
+
+    Never called inside a transaction.
+    """
+    job_link = job_link or _DatabaseJobLink(item)
+    try:
+        workflow = registry.get(item.workflow)
+    except UnknownWorkflow as error:
+        return outcomes.failed(FailureType.UNKNOWN_WORKFLOW, str(error))
+    home = os.getpid()
+    try:
+        with correlation.begin(str(item.correlation_id), root_correlation_id=item.root_correlation_id):
+            return _call(item, workflow, job_link, run_async)
+    except LeftOpen as error:
+        return outcomes.failed(FailureType.OPEN_TRANSACTION, str(error))
+    except BaseException as error:  # noqa: BLE001 - the one place where the project's code may raise anything
+        return outcomes.raised(error, known=revealed())
+    finally:
+        _end_copies(home)
+
+
+def _end_copies(home: int) -> None:
+    """A job that forked comes back twice. The copy would give its own result, and run what waits here once more."""
+    if os.getpid() != home:
+        os._exit(0)
+
+
+def _call(item: Claim, workflow: Workflow, job_link: JobLink, run_async: RunAsync) -> Outcome:
+    """Load the input, call the function, store what it returned; all three run code of the project."""
+    if item.problem:
+        return outcomes.failed(FailureType.BAD_INPUT, item.problem)
+    try:
+        value = workflow.input_type.load(item.input)
+    except InvalidInput as error:
+        return outcomes.failed(FailureType.BAD_INPUT, str(error), known=revealed())
+    returned = workflow.function(**workflow.arguments(value, run=_run_context(item, workflow, job_link)))
+    if workflow.is_async:
+        returned = run_async(returned)
+    try:
+        what = f"The output of workflow {workflow.name}"
+        document = to_document(returned, what=what, max_bytes=get_config().max_output_bytes)
+        return outcomes.completed(document, known=revealed())
+    except InvalidInput as error:
+        return outcomes.failed(FailureType.BAD_OUTPUT, str(error), known=revealed())
+
+
+@dataclass(frozen=True, slots=True)
+class _Control(RunControl):
+    """What a run may ask of the engine, tied to the claim under which it runs."""
+
+    item: Claim
+    job_link: JobLink
+    began_at: float
+
+    def activate(self, activations: Iterable[tuple[str, Any]]) -> list[str]:
+        return activate(
+            activations,
+            parent_manifest_id=self.item.manifest_id,
+            execution_id=self.item.execution_id,
+            process_id=self.item.process_id,
+            ran_for=timedelta(seconds=time.monotonic() - self.began_at),
+        )
+
+    def is_cancelled(self) -> bool:
+        return self.job_link.is_cancelled()
+
+    def report(self, progress: Any) -> None:
+        self.job_link.report(redact(progress, known=revealed()))
+
+
+@dataclass(frozen=True, slots=True)
+class _DatabaseJobLink(JobLink):
+    """For a job that no worker watches over, as in tests: everything is asked of the rows."""
+
+    item: Claim
+
+    def is_cancelled(self) -> bool:
+        return Metadata.objects.filter(id=self.item.execution_id, cancel_requested=True).exists()
+
+    def report(self, progress: Any) -> None:
+        Metadata.objects.in_progress().filter(id=self.item.execution_id).update(progress=progress)
+
+
+def _run_context(item: Claim, workflow: Workflow, job_link: JobLink) -> RunContext:
+    return RunContext(
+        execution_id=item.execution_id,
+        correlation_id=item.correlation_id,
+        workflow=workflow.name,
+        external_id=item.external_id,
+        scheduled_for=item.scheduled_for,
+        attempt=item.attempt,
+        cron_expression=item.cron_expression,
+        timeout_seconds=item.timeout_seconds,
+        parent_manifest_id=item.parent_manifest_id,
+        parent_execution_id=item.parent_execution_id,
+        root_execution_id=item.root_execution_id,
+        causation_id=item.causation_id,
+        root_correlation_id=item.root_correlation_id,
+        _control=_Control(item, job_link, time.monotonic()),
+    )

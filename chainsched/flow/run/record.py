@@ -1,0 +1,273 @@
+"""Stage 7 of 8: write down how executions ended. Terminal states are written here only.
+
+Reads:  rows in progress, and their outcomes.
+Writes: the manifests' states; retries; terminal states; statistics; dead letters; what dependents are due for; alarms.
+Next:   the manager queues what is due.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from django.db import OperationalError
+
+from chainsched.db import bulk, locks
+from chainsched.db.id_in import id_in
+from chainsched.db.locks import Patience
+from chainsched.db.notify import DISPATCHER
+from chainsched.domain import outcomes
+from chainsched.domain.inputs import readable
+from chainsched.domain.outcomes import FailureType, Finished
+from chainsched.domain.retry import StopRetrying, TryAgain
+from chainsched.domain.states import ACTIVE_STATES, SOURCES_PAST_DISABLED, ExecutionState, Source, may_become
+from chainsched.exceptions import InvalidInput
+from chainsched.flow.announce import announce_executions, announce_letters, report_failures, wake
+from chainsched.flow.run.alarm import arm
+from chainsched.flow.run.dependents import EdgesMoved, Ended, find_continuations, mark_due, with_steady_edges
+from chainsched.flow.run.end_rows import closed_row, had_its_run, letter_row, share_of, state_row
+from chainsched.flow.run.enqueue import Lineage, QueueRequest, enqueue
+from chainsched.flow.run.verdicts import Verdict, decide_verdicts
+from chainsched.flow.transactions import in_parts, transact
+from chainsched.models import (
+    CancelledTree,
+    DeadLetter,
+    HourlyStatistic,
+    Manifest,
+    ManifestState,
+    Metadata,
+    Process,
+    WorkQueue,
+)
+from chainsched.models.metadata import Attempt
+from chainsched.signals import dead_letter_created, execution_ended
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Recorded:
+    """What was written: the executions that ended, and of these the retried and dead-lettered.
+
+    ``late`` are those that had ended already or belong to somebody else by now; ``unwritten`` those that could
+    not be closed and that the caller should bring again.
+    """
+
+    ended: list[int] = field(default_factory=list)
+    retried: list[int] = field(default_factory=list)
+    dead_lettered: list[int] = field(default_factory=list)
+    late: list[int] = field(default_factory=list)
+    unwritten: list[int] = field(default_factory=list)
+
+    def add(self, other: Recorded) -> None:
+        self.ended += other.ended
+        self.retried += other.retried
+        self.dead_lettered += other.dead_lettered
+        self.late += other.late
+        self.unwritten += other.unwritten
+
+
+def record(
+    finished: Sequence[Finished], *, now: datetime, by: Process | None = None, is_waiting: bool = True
+) -> Recorded:
+    """Close the executions; those that somebody else closed first are named in the result as late.
+
+    ``by`` is the process that ran them: only what it still holds is written, and nothing once it was declared lost.
+    Without it the caller speaks for a process that is gone. What somebody else holds, as in a long transaction, is
+    waited for for a moment or, without ``is_waiting``, not at all, and is then unwritten.
+    """
+    recorded = Recorded()
+    parts = in_parts(finished, lambda part: _record_part(part, by=by, now=now, is_waiting=is_waiting))
+    for item, error in parts.refused:
+        parts.results.append(_record_unwritable(item, error, by=by, now=now))
+    for part in parts.results:
+        recorded.add(part)
+    recorded.unwritten += [item.execution_id for item in parts.busy]
+    for execution_id in recorded.late:
+        logger.warning("The result of execution %d came too late: it has ended already or is not ours.", execution_id)
+    return recorded
+
+
+def _record_part(
+    finished: Sequence[Finished], *, by: Process | None, now: datetime, is_waiting: bool = True
+) -> Recorded:
+    def write() -> Recorded:
+        with transact(Patience.SHORT):
+            return _record_once(finished, by=by, now=now, is_waiting=is_waiting)
+
+    try:
+        recorded = with_steady_edges(write)
+    except OperationalError as error:
+        if not (is_waiting and locks.is_lock_timeout(error)):
+            raise
+        return _record_part(finished, by=by, now=now, is_waiting=False)
+    except EdgesMoved:
+        return Recorded(unwritten=[item.execution_id for item in finished])
+    report_failures(finished, retried=recorded.retried, dead_lettered=recorded.dead_lettered)
+    return recorded
+
+
+def _record_once(finished: Sequence[Finished], *, by: Process | None, now: datetime, is_waiting: bool) -> Recorded:
+    by_id = {item.execution_id: item for item in finished}
+    locked, unwritten = _lock(by_id, is_waiting=is_waiting)
+    executions = _closable({id_: item for id_, item in by_id.items() if id_ not in unwritten}, by=by)
+    verdicts = decide_verdicts(executions, by_id)
+    final = [verdict for verdict in verdicts if verdict.is_final]
+    _write_states(verdicts, now=now)
+    _mark_done(verdicts, now=now)
+    _retry(verdicts, now=now)
+    _close(verdicts, now=now)
+    HourlyStatistic.objects.append(share_of(verdict, now=now) for verdict in verdicts)
+    _bury(verdicts, now=now)
+    # After the letters: a dependent that one of them stops has no part to do.
+    concerned = mark_due([_ended(verdict) for verdict in _firing(final)], locked=locked)
+    ended = [verdict.manifest["id"] for verdict in final if verdict.manifest]
+    siblings = [verdict.manifest["id"] for verdict in final if verdict.manifest and verdict.manifest["depends_on_id"]]
+    idle = {verdict.manifest["id"] for verdict in final if verdict.manifest and not verdict.follow_up}
+    arm({*concerned, *ended, *find_continuations(siblings, locked=locked)}, now=now, idle=idle)
+    closed = {verdict.execution.id for verdict in verdicts}
+    announce_executions(execution_ended, sorted(closed))
+    if closed and WorkQueue.objects.ready(now).exists():
+        wake(DISPATCHER)
+    return Recorded(
+        ended=sorted(closed),
+        retried=[verdict.execution.id for verdict in verdicts if not verdict.is_final],
+        dead_lettered=[verdict.execution.id for verdict in verdicts if isinstance(verdict.follow_up, StopRetrying)],
+        late=[execution_id for execution_id in by_id if execution_id not in {*closed, *unwritten}],
+        unwritten=sorted(unwritten),
+    )
+
+
+def _lock(finished: Mapping[int, Finished], *, is_waiting: bool) -> tuple[list[int], set[int]]:
+    """Lock the states of all whom these ends concern; without waiting, also say for which of them that is not possible.
+
+    The executions themselves are locked after the states, as everywhere.
+    """
+    manifest_ids = Metadata.objects.manifests_of(list(finished))
+    if is_waiting:
+        return ManifestState.objects.lock_family(manifest_ids), set()
+    locked, held_by_others = ManifestState.objects.lock_free_family(manifest_ids)
+    free = {row.id for row in Metadata.objects.lock_attempts(list(finished), is_waiting=False)}
+    held = Metadata.objects.filter(id_in(id=[id_ for id_ in finished if id_ not in free]))
+    of_held = Metadata.objects.filter(id_in(id=free), id_in(manifest=held_by_others))
+    return locked, {*held.values_list("id", flat=True), *of_held.values_list("id", flat=True)}
+
+
+def _firing(final: Sequence[Verdict]) -> list[Verdict]:
+    """The outcomes that dependents may run for. A tree that was cancelled as a whole fires nothing.
+
+    Whatever was still active in one has been told to stop, so the stamps are looked up for those alone.
+    """
+    told = [verdict.execution.tree_id for verdict in final if verdict.execution.cancel_requested]
+    cancelled = CancelledTree.objects.stamped(told)
+    return [verdict for verdict in final if verdict.manifest and verdict.execution.tree_id not in cancelled]
+
+
+def _record_unwritable(item: Finished, error: Exception, *, by: Process | None, now: datetime) -> Recorded:
+    """Close an execution whose result the database refused, with that refusal as its failure.
+
+    One whose input cannot be handed on to the next attempt has a bad input, and no next attempt.
+    """
+    logger.error("The result of execution %d cannot be written: %s", item.execution_id, error)
+    if isinstance(error, InvalidInput):
+        outcome = outcomes.failed(FailureType.BAD_INPUT, str(error))
+    else:
+        outcome = outcomes.failed(FailureType.BAD_OUTPUT, f"The result could not be stored: {error}")
+    substitute = Finished(item.execution_id, outcome)
+    parts = in_parts([substitute], lambda part: _record_part(part, by=by, now=now))
+    for _, again in parts.refused:
+        logger.error("Execution %d cannot be closed: %s", item.execution_id, again)
+    return parts.results[0] if parts.results else Recorded(unwritten=[item.execution_id])
+
+
+def _closable(finished: Mapping[int, Finished], *, by: Process | None) -> list[Attempt]:
+    """The executions that may still end this way and, if a process speaks, are still its own: the fence."""
+    if by is not None and not Process.objects.trusted().filter(pk=by.pk).exists():
+        return []
+    rows = Metadata.objects.lock_attempts(list(finished))
+    return [
+        row
+        for row in rows
+        if may_become(ExecutionState(row.state), target=finished[row.id].outcome.state)
+        and (by is None or row.process_id == by.pk)
+    ]
+
+
+def _write_states(verdicts: Sequence[Verdict], *, now: datetime) -> None:
+    rows = [state_row(verdict, verdict.manifest, now=now) for verdict in verdicts if verdict.manifest]
+    for alike in _by_columns(rows):
+        bulk.update(ManifestState, alike, key="manifest")
+
+
+def _by_columns(rows: Iterable[dict[str, Any]]) -> Iterable[list[dict[str, Any]]]:
+    """The rows in parts that name the same columns."""
+    parts = defaultdict(list)
+    for row in rows:
+        parts[tuple(row)].append(row)
+    return parts.values()
+
+
+def _mark_done(verdicts: Sequence[Verdict], *, now: datetime) -> None:
+    """A one-time manifest that succeeded or was cancelled has had its run."""
+    over = [verdict for verdict in verdicts if verdict.state is not ExecutionState.FAILED]
+    done = [verdict.manifest["id"] for verdict in over if verdict.manifest and had_its_run(verdict, now=now)]
+    if done:
+        Manifest.objects.filter(id__in=done).update(done_at=now)
+
+
+def _ended(verdict: Verdict) -> Ended:
+    return Ended(
+        manifest_id=verdict.execution.manifest_id or 0,
+        execution_id=verdict.execution.id,
+        state=verdict.state,
+        is_dead_lettered=isinstance(verdict.follow_up, StopRetrying),
+    )
+
+
+def _retry(verdicts: Sequence[Verdict], *, now: datetime) -> None:
+    """Queue the next attempt with the same input, scheduled time, parent and root."""
+    again = [verdict.execution.id for verdict in verdicts if isinstance(verdict.follow_up, TryAgain)]
+    inputs = dict(Metadata.objects.filter(id_in(id=again)).values_list("id", "input"))
+    requests = [
+        QueueRequest(
+            manifest_id=verdict.execution.manifest_id or 0,
+            source=_source_of_retry(verdict.execution),
+            scheduled_for=verdict.execution.scheduled_for,
+            not_before=now + verdict.follow_up.delay,
+            attempt=verdict.execution.attempt + 1,
+            input=readable(inputs[verdict.execution.id]),
+            lineage=Lineage.of(verdict.execution),
+        )
+        for verdict in verdicts
+        if isinstance(verdict.follow_up, TryAgain)
+    ]
+    enqueue(requests, now=now)
+
+
+def _source_of_retry(execution: Attempt) -> Source:
+    """What a person asked for stays theirs, so that it also runs to its end on a disabled manifest."""
+    source = Source(execution.source)
+    return source if source in SOURCES_PAST_DISABLED else Source.RETRY
+
+
+def _close(verdicts: Sequence[Verdict], *, now: datetime) -> None:
+    rows = {
+        state: [closed_row(verdict, now=now) for verdict in verdicts if verdict.execution.state == state]
+        for state in ACTIVE_STATES
+    }
+    for state, alike in rows.items():
+        bulk.update(Metadata, alike, where={"state": state})
+
+
+def _bury(verdicts: Sequence[Verdict], *, now: datetime) -> None:
+    rows = [
+        letter_row(verdict, verdict.follow_up, now=now)
+        for verdict in verdicts
+        if isinstance(verdict.follow_up, StopRetrying)
+    ]
+    written = bulk.insert(DeadLetter, rows, skip_conflicts=True)
+    announce_letters(dead_letter_created, [row["id"] for row in written])

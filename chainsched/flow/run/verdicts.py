@@ -1,0 +1,106 @@
+"""Before recording: decide what follows from how executions ended.
+
+Reads:  the manifests' retry policies and failure counts, under the lock that record holds.
+Writes: nothing.
+Next:   record writes the verdicts down.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+from chainsched.conf import get_config
+from chainsched.db.id_in import id_in
+from chainsched.domain.outcomes import Finished
+from chainsched.domain.retry import RetryPolicy, StopRetrying, TryAgain, after_failure
+from chainsched.domain.states import ExecutionState
+from chainsched.models import Manifest
+from chainsched.models.metadata import Attempt
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One execution, how it ended, and what follows."""
+
+    execution: Attempt
+    finished: Finished
+    manifest: dict[str, Any] | None
+    failures: int
+    follow_up: TryAgain | StopRetrying | None
+
+    @property
+    def state(self) -> ExecutionState:
+        return self.finished.outcome.state
+
+    @property
+    def is_final(self) -> bool:
+        """Whether this is an outcome of the run; an attempt with retries left is none."""
+        return not isinstance(self.follow_up, TryAgain)
+
+
+def decide_verdicts(executions: Sequence[Attempt], finished: Mapping[int, Finished]) -> list[Verdict]:
+    """Say of each execution how it ended and what follows; the manifests' states are locked."""
+    manifests = _load_manifests([row.manifest_id for row in executions if row.manifest_id is not None])
+    return [_verdict(row, finished[row.id], manifests.get(row.manifest_id or 0)) for row in executions]
+
+
+def _load_manifests(manifest_ids: Collection[int]) -> dict[int, dict[str, Any]]:
+    columns = (
+        "id",
+        "schedule_type",
+        "depends_on_id",
+        "is_one_time",
+        "once_at",
+        "max_retries",
+        "retry_delay_seconds",
+        "retry_multiplier",
+        "max_retry_delay_seconds",
+        "state__consecutive_failures",
+        "state__due_execution",
+        "state__covered_execution",
+        "state__settled_execution",
+        "state__outstanding_for",
+    )
+    # Both tables by their ids: PostgreSQL reads a whole one to join it to hundreds of rows of the other.
+    known = Manifest.objects.filter(id_in(id=manifest_ids), id_in(state=manifest_ids)).order_by("id")
+    return {row["id"]: row for row in known.values(*columns)}
+
+
+def _verdict(execution: Attempt, finished: Finished, manifest: dict[str, Any] | None) -> Verdict:
+    """Decide what follows. A run whose manifest was removed meanwhile ends without retry or letter.
+
+    So does one that was told to stop and broke off: somebody wanted it to end.
+    """
+    if execution.cancel_requested and finished.outcome.state is ExecutionState.FAILED:
+        finished = replace(finished, outcome=replace(finished.outcome, state=ExecutionState.CANCELLED))
+    outcome = finished.outcome
+    if manifest is None or outcome.state is not ExecutionState.FAILED:
+        failures = 0 if manifest is None else manifest["state__consecutive_failures"]
+        return Verdict(execution, finished, manifest, failures, follow_up=None)
+    failures = manifest["state__consecutive_failures"] + 1
+    follow_up = after_failure(
+        _policy(manifest),
+        failures=failures,
+        is_hopeless=outcome.is_hopeless,
+        was_lost=outcome.was_lost,
+        spread=random.uniform(-1, 1),  # noqa: S311 - spreads load, guards nothing
+    )
+    return Verdict(execution, finished, manifest, failures, follow_up)
+
+
+def _policy(manifest: dict[str, Any]) -> RetryPolicy:
+    config = get_config()
+
+    def stated(column: str, default: float) -> float:
+        return default if manifest[column] is None else manifest[column]
+
+    return RetryPolicy(
+        max_retries=int(stated("max_retries", config.max_retries)),
+        delay=timedelta(seconds=stated("retry_delay_seconds", config.retry_delay)),
+        multiplier=stated("retry_multiplier", config.retry_multiplier),
+        max_delay=timedelta(seconds=stated("max_retry_delay_seconds", config.max_retry_delay)),
+    )

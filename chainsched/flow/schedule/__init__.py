@@ -1,0 +1,1 @@
+"""Stages from a declaration in code to rows: declare, plan, seed."""

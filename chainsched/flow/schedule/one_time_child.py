@@ -1,0 +1,66 @@
+"""Beside the stages: give a manifest a child that runs once.
+
+Reads:  the parent's children.
+Writes: through seed the child; what it waits for.
+Next:   the parent's next outcome.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from chainsched.conf import get_config
+from chainsched.domain.declarations import Declaration
+from chainsched.exceptions import LimitExceeded, UnknownManifest
+from chainsched.flow.run.alarm import arm
+from chainsched.flow.schedule.parent_marks import mark_parents
+from chainsched.flow.schedule.plan import Origin
+from chainsched.flow.schedule.seed import upsert
+from chainsched.flow.transactions import transact
+from chainsched.models import Manifest, ManifestState, NamedLock
+from chainsched.models.named_lock import GRAPH
+
+
+def add_one_time_child(child: Declaration, *, origin: Origin, now: datetime) -> None:
+    """Write a one-time dependent. The graph is locked, so that children added at once cannot pass the limit."""
+    with transact():
+        NamedLock.objects.hold(GRAPH, now=now)
+        _check_room(child)
+        earlier = Manifest.objects.filter(external_id=child.external_id).first()
+        upsert([_one_time(child)], origin=origin, now=now)
+        if earlier is not None and (earlier.done_at is not None or not earlier.is_one_time):
+            # It has had its run, or was no child before; from now on it waits for a later outcome.
+            ManifestState.objects.lock([earlier.id, earlier.depends_on_id or 0])
+            mark_parents([earlier.id])
+            arm([earlier.id], now=now)
+
+
+def _one_time(child: Declaration) -> Declaration:
+    return Declaration(
+        external_id=child.external_id,
+        workflow=child.workflow,
+        input=child.input,
+        group=child.group,
+        stated={**child.stated, "is_one_time": True, "done_at": None},
+        depends_on=child.depends_on,
+        batch=child.batch,
+    )
+
+
+def _check_room(child: Declaration) -> None:
+    """Refuse a child too many. Children that are done do not count."""
+    parent = Manifest.objects.filter(external_id=child.depends_on).first()
+    if parent is None:
+        raise UnknownManifest(child.depends_on or "")
+    limit = get_config().max_fan_out
+    children = Manifest.objects.filter(depends_on=parent, done_at__isnull=True, retired_at__isnull=True)
+    value = children.exclude(external_id=child.external_id).count() + 1
+    if value > limit:
+        raise LimitExceeded(
+            f"Manifest {parent.external_id!r} would have {value} children; MAX_FAN_OUT allows {limit}. "
+            "Use schedule_many_dependent(), which has no limit, or raise CHAINSCHED['MAX_FAN_OUT'].",
+            value=value,
+            limit=limit,
+            setting="MAX_FAN_OUT",
+            external_id=child.external_id,
+        )

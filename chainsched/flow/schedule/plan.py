@@ -1,0 +1,296 @@
+"""Before seeding: what would change. Reads only, so that it can be shown before it is done.
+
+Reads:  declarations, and the rows they are about.
+Writes: nothing.
+Next:   seed does what the plan says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from django.db.models import F
+
+from chainsched.conf import get_config
+from chainsched.db.chunks import chunks
+from chainsched.domain import graph
+from chainsched.domain.declarations import Declaration, merge_groups
+from chainsched.domain.due import OpenItem
+from chainsched.domain.validation import find_problems, raise_all
+from chainsched.exceptions import DeclarationError
+from chainsched.flow.schedule.batches import Expanded
+from chainsched.flow.schedule.declare import Schedules
+from chainsched.models import Manifest, ManifestGroup
+from chainsched.models.manifest_facts import load_open_items
+
+UNFINISHED = (OpenItem.QUEUED, OpenItem.PENDING, OpenItem.RUNNING)
+# A change of one of these makes another schedule of it: what is done may run again.
+SCHEDULE_COLUMNS = frozenset({"schedule_type", "cron_expression", "interval_seconds", "once_at", "is_one_time"})
+# A change of one of these asks anew what the parent has done.
+LINK_COLUMNS = frozenset({"depends_on", "schedule_type", "run_condition", "is_fan_in_continuation"})
+
+
+class Change(NamedTuple):
+    """One column before and after."""
+
+    old: Any
+    new: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """On whose behalf rows are written, and which rows are theirs to retire."""
+
+    owner: str
+    is_declared: bool
+
+    def governs(self, row: Mapping[str, Any]) -> bool:
+        """Whether a stored manifest may be written by this origin. Code may adopt what was made at run time."""
+        return not row["is_declared"] or (self.is_declared and row["owner"] == self.owner)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The difference between what is declared and what is stored, by external id and by group name."""
+
+    origin: Origin
+    created: Sequence[dict[str, Any]] = ()
+    changed: Mapping[str, Mapping[str, Change]] = field(default_factory=dict)
+    retired: Sequence[str] = ()
+    new_groups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    changed_groups: Mapping[str, Mapping[str, Change]] = field(default_factory=dict)
+    unchanged: int = 0
+    warnings: Sequence[str] = ()
+    stored: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.created or self.changed or self.retired or self.new_groups or self.changed_groups)
+
+    @property
+    def revived(self) -> list[str]:
+        """Those that were retired and are declared again."""
+        return [external_id for external_id, columns in self.changed.items() if "retired_at" in columns]
+
+    @property
+    def reparented(self) -> list[str]:
+        return [external_id for external_id, columns in self.changed.items() if "depends_on" in columns]
+
+    @property
+    def first_linked(self) -> list[str]:
+        """Those that look at their parent for the first time: it is another one, or they were no dependents of it."""
+        anew = {"depends_on", "schedule_type"}
+        return [external_id for external_id, columns in self.changed.items() if anew & columns.keys()]
+
+    @property
+    def relinked(self) -> list[str]:
+        """Those that have another parent, or wait for another outcome of it."""
+        return [external_id for external_id, columns in self.changed.items() if LINK_COLUMNS & columns.keys()]
+
+
+def plan(schedules: Schedules) -> Plan:
+    """What seeding these declarations would do now; raises on whatever would stop it."""
+    rows_sql = schedules.rows_from_json()
+    made = plan_rows(rows_sql.declarations, origin=Origin(get_config().owner, is_declared=True))
+    retired, warnings = _find_retired(rows_sql, made.origin)
+    return _with_retired(made, retired, warnings)
+
+
+def plan_rows(found: Sequence[Declaration], *, origin: Origin) -> Plan:
+    """What upserting these declarations would do; nothing is retired. Raises everything that is wrong, at once."""
+    declarations = {declaration.external_id: declaration for declaration in found}
+    stored = _load_stored(declarations)
+    _check(found, declarations, stored, origin)
+    rows = _wanted_rows(declarations, stored, origin)
+    changed = {row["external_id"]: columns for row in rows if (columns := _changes(row, stored))}
+    created = [row for row in rows if row["external_id"] not in stored]
+    groups = merge_groups(declarations.values())
+    existing = {row["name"]: row for names in chunks(sorted(groups)) for row in _groups_named(names)}
+    return Plan(
+        origin=origin,
+        created=created,
+        changed=changed,
+        new_groups={name: stated for name, stated in groups.items() if name not in existing},
+        changed_groups=_changed_groups(groups, existing),
+        unchanged=len(rows) - len(created) - len(changed),
+        stored=stored,
+    )
+
+
+def _load_stored(declarations: Mapping[str, Declaration]) -> dict[str, dict[str, Any]]:
+    """The rows of what is declared and of all the ancestors it has, by external id."""
+    stored: dict[str, dict[str, Any]] = {}
+    wanted = {*declarations, *(found.depends_on for found in declarations.values() if found.depends_on)}
+    while missing := sorted(wanted - stored.keys()):
+        loaded = {row["external_id"]: row for part in chunks(missing) for row in _rows_named(part)}
+        if not loaded:
+            break
+        stored |= loaded
+        above = {row["depends_on"] for row in loaded.values() if row["depends_on"]}
+        wanted = above - declarations.keys()
+    return stored
+
+
+def _rows_named(external_ids: Sequence[str]) -> Iterable[dict[str, Any]]:
+    rows = Manifest.objects.filter(external_id__in=external_ids)
+    for row in rows.values(*_own_columns(), group_name=F("group__name"), parent=F("depends_on__external_id")):
+        named: dict[str, Any] = dict(row)
+        yield {**named, "group": named.pop("group_name"), "depends_on": named.pop("parent")}
+
+
+def _own_columns() -> list[str]:
+    return [field.name for field in Manifest._meta.concrete_fields if field.name not in ("group", "depends_on")]
+
+
+def _check(
+    found: Sequence[Declaration],
+    declarations: Mapping[str, Declaration],
+    stored: Mapping[str, Mapping[str, Any]],
+    origin: Origin,
+) -> None:
+    """Refuse the whole set if anything is wrong with any of it, and say everything that is."""
+    others = {name: row for name, row in stored.items() if name not in declarations}
+    problems = [*_foreign(declarations, stored, origin)]
+    problems += find_problems(
+        found,
+        limit=get_config().max_job_depth,
+        stored_parents={name: row["depends_on"] for name, row in others.items()},
+        stored_depths={name: row["depth"] for name, row in others.items()},
+        group_edges=[*_declared_edges(declarations, stored), *_stored_edges(declarations)],
+        is_known=stored.__contains__,
+    )
+    raise_all(problems)
+
+
+def _foreign(
+    declarations: Mapping[str, Declaration], stored: Mapping[str, Mapping[str, Any]], origin: Origin
+) -> Iterable[DeclarationError]:
+    """What belongs to somebody else's code."""
+    remedy = "Choose another id" if origin.is_declared else "Change it there, or choose another id"
+    for external_id in declarations:
+        row = stored.get(external_id)
+        if row is not None and not origin.governs(row):
+            yield DeclarationError(
+                f"Manifest {external_id!r} is declared by the code of {row['owner']!r}. {remedy}.",
+                external_id=external_id,
+            )
+
+
+def _wanted_rows(
+    declarations: Mapping[str, Declaration], stored: Mapping[str, Mapping[str, Any]], origin: Origin
+) -> list[dict[str, Any]]:
+    """The rows as they should be, parents first; groups and parents are named, not numbered."""
+    parents = {external_id: found.depends_on for external_id, found in declarations.items()}
+    others = {name: row for name, row in stored.items() if name not in declarations}
+    above = {name: row["depends_on"] for name, row in others.items()}
+    request = [name for name in graph.check_manifests(above | parents) if name in declarations]
+    known = {name: row["depth"] for name, row in others.items()}
+    depths = graph.depths(request, parents=parents, known=known, limit=get_config().max_job_depth)
+    return [_row(declarations[name], depth=depths[name], origin=origin) for name in request]
+
+
+def _declared_edges(
+    declarations: Mapping[str, Declaration], stored: Mapping[str, Mapping[str, Any]]
+) -> Iterable[tuple[str, str]]:
+    for found in declarations.values():
+        if found.depends_on is None:
+            continue
+        if found.depends_on in declarations:
+            yield declarations[found.depends_on].group.name, found.group.name
+        elif found.depends_on in stored:
+            yield stored[found.depends_on]["group"], found.group.name
+
+
+def _stored_edges(declarations: Mapping[str, Declaration]) -> Iterable[tuple[str, str]]:
+    """The edges between groups that other manifests make; only asked for when a declared one can close a circle."""
+    if not any(found.depends_on for found in declarations.values()):
+        return
+    others = Manifest.objects.filter(depends_on__isnull=False, retired_at__isnull=True)
+    across = others.exclude(depends_on__group=F("group")).values_list(
+        "external_id", "depends_on__group__name", "group__name"
+    )
+    for external_id, parents_group, own_group in across:
+        if external_id not in declarations and parents_group is not None:
+            yield parents_group, own_group
+
+
+def _row(found: Declaration, *, depth: int, origin: Origin) -> dict[str, Any]:
+    return {
+        "external_id": found.external_id,
+        "workflow": found.workflow,
+        "input": found.input,
+        "group": found.group.name,
+        "depends_on": found.depends_on,
+        "depth": depth,
+        "owner": origin.owner,
+        "batch": found.batch,
+        "is_declared": origin.is_declared,
+        "retired_at": None,
+        "is_one_time": False,
+        **found.stated,
+    }
+
+
+def _changes(row: Mapping[str, Any], stored: Mapping[str, Mapping[str, Any]]) -> dict[str, Change]:
+    old = stored.get(row["external_id"])
+    if old is None:
+        return {}
+    changes = {column: Change(old[column], value) for column, value in row.items() if old[column] != value}
+    if old["done_at"] is not None and SCHEDULE_COLUMNS & changes.keys():
+        changes["done_at"] = Change(old["done_at"], None)
+    return changes
+
+
+def _groups_named(names: Sequence[str]) -> Iterable[dict[str, Any]]:
+    return [dict(row) for row in ManifestGroup.objects.filter(name__in=names).values()]
+
+
+def _changed_groups(
+    groups: Mapping[str, Mapping[str, Any]], existing: Mapping[str, Mapping[str, Any]]
+) -> dict[str, dict[str, Change]]:
+    changed = {
+        name: {
+            column: Change(existing[name][column], value)
+            for column, value in stated.items()
+            if existing[name][column] != value
+        }
+        for name, stated in groups.items()
+        if name in existing
+    }
+    return {name: columns for name, columns in changed.items() if columns}
+
+
+def _find_retired(rows_sql: Expanded, origin: Origin) -> tuple[list[str], list[str]]:
+    """The declarations that disappeared, and why some of them stay."""
+    declared = {found.external_id for found in rows_sql.declarations}
+    if not declared:
+        return [], ["Nothing is declared, so nothing is retired."]
+    ours = Manifest.objects.declared_by(origin.owner).filter(retired_at__isnull=True)
+    gone = [row for row in ours.values_list("id", "external_id", "batch") if row[1] not in declared]
+    busy = {
+        manifest_id
+        for part in chunks([row[0] for row in gone])
+        for manifest_id, item in load_open_items(part).items()
+        if item in UNFINISHED
+    }
+    warnings = [f"Batch {batch!r} {why}; its members stay." for batch, why in rows_sql.kept_batches.items()]
+    warnings += [f"{name} is not retired yet: its run is unfinished." for id_, name, _ in gone if id_ in busy]
+    retired = [name for id_, name, batch in gone if batch not in rows_sql.kept_batches and id_ not in busy]
+    return sorted(retired), warnings
+
+
+def _with_retired(made: Plan, retired: Sequence[str], warnings: Sequence[str]) -> Plan:
+    rows = {row["external_id"]: row for part in chunks(retired) for row in _rows_named(part)}
+    return Plan(
+        origin=made.origin,
+        created=made.created,
+        changed=made.changed,
+        retired=retired,
+        new_groups=made.new_groups,
+        changed_groups=made.changed_groups,
+        unchanged=made.unchanged,
+        warnings=warnings,
+        stored={**made.stored, **rows},
+    )

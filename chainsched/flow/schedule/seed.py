@@ -1,0 +1,219 @@
+"""Stage 2 of 8: write declarations to rows.
+
+Reads:  the plan, and the states of what it touches.
+Writes: groups, manifests and their states: only what differs, and only what the code states.
+Next:   the manager, when the alarms come.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from chainsched.db import bulk
+from chainsched.db.chunks import chunks
+from chainsched.db.locks import Patience
+from chainsched.domain.declarations import Declaration
+from chainsched.flow.run.alarm import arm
+from chainsched.flow.schedule.declare import Schedules
+from chainsched.flow.schedule.parent_marks import mark_parents
+from chainsched.flow.schedule.plan import LINK_COLUMNS, UNFINISHED, Origin, Plan, plan, plan_rows
+from chainsched.flow.schedule.upsert import Raced, create_manifests, hold_groups, update_manifests, write_groups
+from chainsched.flow.transactions import persist, transact
+from chainsched.models import Manifest, ManifestState, NamedLock
+from chainsched.models.manifest_facts import load_open_items
+from chainsched.models.named_lock import GRAPH
+
+logger = logging.getLogger(__name__)
+
+MAX_TRIES = 5
+MANY = 1000
+# A change of one of these makes the schedule begin anew.
+ARMING_COLUMNS = frozenset(
+    {
+        "schedule_type",
+        "cron_expression",
+        "interval_seconds",
+        "once_at",
+        "timezone",
+        "jitter_seconds",
+        "exclusions",
+        "is_enabled",
+        "depends_on",
+        "run_condition",
+        "retired_at",
+        "group",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Seeded:
+    """What was written, by external id."""
+
+    created: Sequence[str] = ()
+    changed: Sequence[str] = ()
+    retired: Sequence[str] = ()
+    unchanged: int = 0
+
+    @property
+    def in_words(self) -> str:
+        return (
+            f"{len(self.created)} created, {len(self.changed)} changed, {len(self.retired)} retired, "
+            f"{self.unchanged} unchanged."
+        )
+
+
+def seed(schedules: Schedules, *, now: datetime) -> Seeded:
+    """Bring the rows in line with the declarations, in one transaction: all of it or, on any problem, nothing.
+
+    Running it again writes nothing. The lock on the graph makes processes that start together take turns.
+    """
+    if schedules.is_empty:
+        logger.warning("No schedules are declared, so nothing is seeded and nothing is retired.")
+        return Seeded()
+    seeded = _until_settled(lambda: plan(schedules), holds_graph=True, patience=Patience.LONG, now=now)
+    if len(seeded.created) >= MANY:
+        # Without statistics the joins of the first turns would read these tables whole.
+        bulk.analyze(Manifest, ManifestState)
+    return seeded
+
+
+def upsert(declarations: Sequence[Declaration], *, origin: Origin, now: datetime) -> Seeded:
+    """Write manifests at run time. The graph is locked only when an edge of it is involved."""
+    holds_graph = any(found.depends_on for found in declarations)
+    return _until_settled(lambda: plan_rows(declarations, origin=origin), holds_graph=holds_graph, now=now)
+
+
+def retire(manifest_ids: Sequence[int], *, now: datetime) -> list[int]:
+    """Retire what is not in the middle of a run: it is kept, with its history, and idle; returns whose it was."""
+    with transact():
+        locked = set(ManifestState.objects.lock_family(manifest_ids))
+        return _retire([id_ for id_ in manifest_ids if id_ in locked], now=now)
+
+
+def _until_settled(
+    make_plan: Callable[[], Plan], *, holds_graph: bool, now: datetime, patience: Patience = Patience.USUAL
+) -> Seeded:
+    def write() -> Seeded:
+        with transact(patience):
+            if holds_graph:
+                NamedLock.objects.hold(GRAPH, now=now)
+            return _apply(make_plan(), now=now)
+
+    for _ in range(MAX_TRIES):
+        try:
+            return persist(write)
+        except Raced:
+            logger.info("Manifests appeared while they were being written; looking again.")
+    raise Raced(f"Others created the same manifests {MAX_TRIES} times in a row; try again.")
+
+
+def _apply(made: Plan, *, now: datetime) -> Seeded:
+    hold_groups(made)
+    # In id order over all parts, as everybody locks.
+    family = _family(made)
+    for part in chunks(_touched_ids(made, family)):
+        ManifestState.objects.lock(part)
+    group_ids = write_groups(made)
+    created = create_manifests(made.created, group_ids)
+    update_manifests(made, group_ids)
+    first_linked = made.first_linked
+    mark_parents([*(created if _brings_dependents(made) else ()), *_ids_in(made, first_linked)])
+    mark_parents(_ids_in(made, [name for name in made.relinked if name not in set(first_linked)]), is_new_parent=False)
+    for part in chunks(_ids_in(made, _switched(made))):
+        ManifestState.objects.note_outstanding_parts(part)
+    _arm_all(created, now=now, is_fresh=True)
+    _arm_all(_ids_in(made, _to_arm(made)), now=now, is_fresh=True)
+    _arm_all(family, now=now, is_fresh=False)
+    _arm_all(_members_of(_switched_groups(made)), now=now, is_fresh=True)
+    retired = _retire(_ids_in(made, made.retired), now=now)
+    for warning in made.warnings:
+        logger.warning("%s", warning)
+    return _report(made, retired)
+
+
+def _brings_dependents(made: Plan) -> bool:
+    return any(row["depends_on"] for row in made.created)
+
+
+def _touched_ids(made: Plan, family: Sequence[int]) -> list[int]:
+    """Every state that may be looked at or written, so that they are all locked in id order."""
+    own = _ids_in(made, [*made.changed, *made.retired])
+    return sorted({*own, *_parent_ids(made), *family, *_members_of(_switched_groups(made))})
+
+
+def _parent_ids(made: Plan) -> list[int]:
+    """The parents, old and new, whose children this plan brings, takes or changes."""
+    names = {row["depends_on"] for row in made.created}
+    names |= {made.stored[name]["depends_on"] for name in made.relinked}
+    names |= {made.changed[name]["depends_on"].new for name in made.reparented}
+    return _ids_in(made, sorted(name for name in names if name in made.stored))
+
+
+def _family(made: Plan) -> list[int]:
+    """Who starts or stops with what changes: dependents, and continuations under the old and the new parents."""
+    beside = Manifest.objects.filter(is_fan_in_continuation=True, depends_on__in=_parent_ids(made))
+    moving = _ids_in(made, [*_switched(made), *made.retired])
+    return sorted({*_family_of(moving), *beside.values_list("id", flat=True)})
+
+
+def _ids_in(made: Plan, external_ids: Iterable[str]) -> list[int]:
+    return [made.stored[external_id]["id"] for external_id in external_ids]
+
+
+def _to_arm(made: Plan) -> list[str]:
+    return [external_id for external_id, columns in made.changed.items() if ARMING_COLUMNS & columns.keys()]
+
+
+def _switched(made: Plan) -> list[str]:
+    """Those whose dependents, and continuations beside them, start or stop with them."""
+    switching = {"is_enabled", "retired_at", *LINK_COLUMNS}
+    return [name for name, columns in made.changed.items() if switching & columns.keys()]
+
+
+def _switched_groups(made: Plan) -> list[str]:
+    return [name for name, columns in made.changed_groups.items() if "is_enabled" in columns]
+
+
+def _members_of(groups: Sequence[str]) -> list[int]:
+    return list(Manifest.objects.filter(group__name__in=groups).order_by("id").values_list("id", flat=True))
+
+
+def _family_of(manifest_ids: Sequence[int]) -> list[int]:
+    """Who starts or stops with these manifests: their dependents, and continuations that wait for them."""
+    return [
+        row["id"] for part in chunks(manifest_ids) for members in Manifest.objects.family_of(part) for row in members
+    ]
+
+
+def _retire(manifest_ids: Sequence[int], *, now: datetime) -> list[int]:
+    """Retire those that nothing unfinished holds; their states, and their dependents', are locked."""
+    retired: list[int] = []
+    for part in chunks(manifest_ids):
+        busy = {id_ for id_, item in load_open_items(part).items() if item in UNFINISHED}
+        idle = [id_ for id_ in part if id_ not in busy]
+        Manifest.objects.filter(id__in=idle, retired_at__isnull=True).update(retired_at=now)
+        retired += idle
+        ManifestState.objects.note_outstanding_parts(idle)
+    _arm_all([*retired, *_family_of(retired)], now=now, is_fresh=False)
+    return retired
+
+
+def _arm_all(manifest_ids: Sequence[int], *, now: datetime, is_fresh: bool) -> None:
+    for part in chunks(manifest_ids):
+        arm(part, now=now, is_fresh=is_fresh)
+
+
+def _report(made: Plan, retired: Sequence[int]) -> Seeded:
+    names = {made.stored[name]["id"]: name for name in made.retired}
+    seeded = Seeded(
+        created=[row["external_id"] for row in made.created],
+        changed=sorted(made.changed),
+        retired=sorted(names[id_] for id_ in retired),
+        unchanged=made.unchanged,
+    )
+    logger.info("Seeded: %s", seeded.in_words)
+    return seeded

@@ -1,0 +1,172 @@
+"""Behind seeding: write groups and manifests as a plan says, set by set.
+
+Reads:  the plan, and the ids behind the names in it.
+Writes: ManifestGroup and Manifest rows, the states of new manifests, and the workflow of rows that wait.
+Next:   link looks at the parents, arm sets the alarms.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any
+
+from chainsched.conf import get_config
+from chainsched.db import bulk
+from chainsched.db.chunks import chunks
+from chainsched.domain.graph import too_deep
+from chainsched.exceptions import ChainschedError
+from chainsched.flow.run.enqueue import rerank
+from chainsched.flow.schedule.plan import Change, Plan
+from chainsched.models import Manifest, ManifestGroup, ManifestState, WorkQueue
+
+# What a new group has where the code states nothing.
+GROUP_DEFAULTS = {"max_active_jobs": None, "priority": 0, "is_enabled": True}
+
+
+class Raced(ChainschedError):
+    """Somebody else created one of the manifests meanwhile; the caller plans anew."""
+
+
+def hold_groups(made: Plan) -> None:
+    """Hold the groups that members join, before any state: a switch that is turned meanwhile must meet them.
+
+    One statement of one kind, so that writers side by side cannot wait for each other in a circle.
+    """
+    names = sorted(_joined_groups(made) | made.changed_groups.keys())
+    if made.changed_groups:
+        ManifestGroup.objects.lock(names)
+    else:
+        ManifestGroup.objects.join(names)
+
+
+def _joined_groups(made: Plan) -> set[str]:
+    """The groups that have members they did not have before."""
+    joined = {row["group"] for row in made.created}
+    return joined | {columns["group"].new for columns in made.changed.values() if "group" in columns}
+
+
+def write_groups(made: Plan) -> dict[str, int]:
+    """Create missing groups, write what is stated and differs, and return the ids of those that are needed.
+
+    Rows are written in the order of their names, so that writers side by side cannot wait for each other in a circle.
+    """
+    for part in chunks(sorted(made.new_groups)):
+        rows = [{"name": name, **GROUP_DEFAULTS, **made.new_groups[name]} for name in part]
+        bulk.insert(ManifestGroup, rows, skip_conflicts=True)
+    for name, changes in sorted(made.changed_groups.items()):
+        ManifestGroup.objects.filter(name=name).update(**{column: change.new for column, change in changes.items()})
+    return {
+        name: id_
+        for part in chunks(sorted(_joined_groups(made)))
+        for name, id_ in ManifestGroup.objects.filter(name__in=part).values_list("name", "id")
+    }
+
+
+def create_manifests(rows: Sequence[dict[str, Any]], group_ids: Mapping[str, int]) -> list[int]:
+    """Insert manifests level by level, so that parents have ids before their dependents need them."""
+    columns = {column: _default_of(column) for row in rows for column in row}
+    levels: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for row in sorted(rows, key=itemgetter("external_id")):
+        levels[row["depth"]].append(columns | row)
+    created: list[int] = []
+    for depth, level in sorted(levels.items()):
+        parent_ids = _ids_of({row["depends_on"] for row in level}) if depth else {}
+        for part in chunks(level):
+            named = [_numbered(row, group_ids, parent_ids) for row in part]
+            written = bulk.insert(Manifest, named, skip_conflicts=True)
+            if len(written) < len(named):
+                raise Raced("a manifest of the same external id appeared")
+            created += [row["id"] for row in written]
+    for ids in chunks(created):
+        bulk.insert(ManifestState, [{"manifest": id_} for id_ in ids], returning=("manifest",))
+    return created
+
+
+def _default_of(column: str) -> Any:
+    field: Any = Manifest._meta.get_field(column)
+    return field.get_default()
+
+
+def _numbered(row: Mapping[str, Any], group_ids: Mapping[str, int], parent_ids: Mapping[str, int]) -> dict[str, Any]:
+    """The row with ids in place of names."""
+    numbered = dict(row)
+    if "group" in row:
+        numbered["group"] = group_ids[row["group"]]
+    if row.get("depends_on") is not None:
+        numbered["depends_on"] = parent_ids[row["depends_on"]]
+    return numbered
+
+
+def _ids_of(external_ids: Iterable[str | None]) -> dict[str, int]:
+    wanted = sorted(external_id for external_id in external_ids if external_id is not None)
+    return {
+        external_id: id_
+        for part in chunks(wanted)
+        for external_id, id_ in Manifest.objects.filter(external_id__in=part).values_list("external_id", "id")
+    }
+
+
+def update_manifests(made: Plan, group_ids: Mapping[str, int]) -> None:
+    """Write the changes, rows that change the same columns together; then the depth of what hangs below."""
+    parent_ids = _ids_of(made.changed[name]["depends_on"].new for name in made.reparented)
+    alike: dict[frozenset[str], list[dict[str, Any]]] = defaultdict(list)
+    for external_id, columns in made.changed.items():
+        new = {column: change.new for column, change in columns.items()}
+        row = {"id": made.stored[external_id]["id"], **_numbered(new, group_ids, parent_ids)}
+        alike[frozenset(row)].append(row)
+    for rows in alike.values():
+        for part in chunks(rows):
+            bulk.update(Manifest, part)
+    _let_waiting_rows_follow(made)
+    moved = [name for name, columns in made.changed.items() if "depth" in columns]
+    _deepen({made.stored[name]["id"]: _new_depth(made.changed[name]) for name in moved})
+
+
+def _let_waiting_rows_follow(made: Plan) -> None:
+    """A row that waits has the workflow, group and rank that its manifest has now.
+
+    Otherwise a renamed workflow would strand it, and an edited priority would take effect one run late.
+    """
+    renamed = {
+        made.stored[name]["id"]: columns["workflow"].new
+        for name, columns in made.changed.items()
+        if "workflow" in columns
+    }
+    WorkQueue.objects.rename_workflow(renamed)
+    # A new workflow takes the input that was declared with it; with the old one it could only fail.
+    inputs = {
+        made.stored[name]["id"]: (columns["input"].old, columns["input"].new)
+        for name, columns in made.changed.items()
+        if {"workflow", "input"} <= columns.keys()
+    }
+    WorkQueue.objects.replace_inputs(inputs)
+    moved = [name for name, columns in made.changed.items() if {"priority", "group", "schedule_type"} & columns.keys()]
+    groups = [name for name, columns in made.changed_groups.items() if "priority" in columns]
+    members = Manifest.objects.filter(group__name__in=groups).values_list("id", flat=True)
+    rerank(sorted({*(made.stored[name]["id"] for name in moved), *members}))
+
+
+def _new_depth(columns: Mapping[str, Change]) -> int:
+    depth: int = columns["depth"].new
+    return depth
+
+
+def _check_depth(depths: Mapping[int, int]) -> None:
+    """Refuse a move that would push what hangs below too deep."""
+    limit = get_config().max_job_depth
+    for manifest_id, depth in depths.items():
+        if depth > limit:
+            external_id = Manifest.objects.values_list("external_id", flat=True).get(id=manifest_id)
+            raise too_deep(external_id, depth=depth, limit=limit)
+
+
+def _deepen(depths: Mapping[int, int]) -> None:
+    """Let the depth of everything below follow that of its ancestors, level by level."""
+    while depths:
+        below = Manifest.objects.filter(depends_on__in=list(depths)).values_list("id", "depends_on_id", "depth")
+        wrong = {id_: depths[parent] + 1 for id_, parent, depth in below if depth != depths[parent] + 1}
+        _check_depth(wrong)
+        bulk.update(Manifest, [{"id": id_, "depth": depth} for id_, depth in wrong.items()])
+        depths = wrong

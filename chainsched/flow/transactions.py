@@ -1,0 +1,121 @@
+"""How stages write: in short transactions; again when the database was busy, in parts when a row is bad."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from django.db import InterfaceError, InternalError, OperationalError, connections, transaction
+
+from chainsched.conf import get_config
+from chainsched.db import locks
+from chainsched.db.locks import Patience
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+# Deadlocks, timeouts, lost connections: nothing is wrong with the rows, so nothing may be concluded about them.
+TRANSIENT = (OperationalError, InterfaceError, InternalError)
+MAX_TRIES = 3
+FIRST_PAUSE = 0.05
+
+
+@contextlib.contextmanager
+def transact(patience: Patience = Patience.USUAL) -> Iterator[None]:
+    """A transaction on our database. Inside a caller's transaction it becomes a savepoint and changes nothing of it."""
+    alias = get_config().database
+    connection = connections[alias]
+    is_outermost = not connection.in_atomic_block
+    with transaction.atomic(using=alias):
+        if is_outermost:
+            locks.begin(connection, patience)
+        yield
+
+
+@contextlib.contextmanager
+def index_reads() -> Iterator[None]:
+    """For pages over large tables: PostgreSQL goes by the indexes, however much it believes a filter to leave.
+
+    In a transaction, so that a pooler hands on a clean session; in a caller's the settings are put back. SQLite needs
+    none, and one that only reads would keep writers waiting there.
+    """
+    connection = connections[get_config().database]
+    if connection.vendor != "postgresql":
+        yield
+        return
+    with transaction.atomic(using=connection.alias):
+        before = locks.set_locally(connection, locks.BY_INDEX)
+        yield
+        locks.set_locally(connection, before)
+
+
+@dataclass(slots=True)
+class Parts(Generic[T, R]):
+    """What became of the items: the results of the parts that were written, and the items that could not be.
+
+    ``refused`` are those that something is wrong with; ``busy`` those whose rows somebody else holds just now, or
+    that the database cannot deal with.
+    """
+
+    results: list[R] = field(default_factory=list)
+    refused: list[tuple[T, Exception]] = field(default_factory=list)
+    busy: list[T] = field(default_factory=list)
+
+
+def in_parts(items: Sequence[T], write: Callable[[Sequence[T]], R]) -> Parts[T, R]:
+    """Write all items in one transaction; if something is wrong with them, in two halves, down to single ones.
+
+    So one bad row costs a few more transactions and nothing else, and one that somebody holds delays no other.
+    Trouble with the database itself is raised after some tries: it says nothing about the rows, and the caller
+    still has them.
+    """
+    parts: Parts[T, R] = Parts()
+    waiting = [items] if items else []
+    while waiting:
+        part = waiting.pop()
+        try:
+            parts.results.append(persist(functools.partial(write, part)))
+        except TRANSIENT as error:
+            if not locks.is_about_rows(error):
+                raise
+            if len(part) == 1:
+                parts.busy.append(part[0])
+            else:
+                waiting += _halves(part)
+        except Exception as error:  # noqa: BLE001 - whatever one row brings about must not cost the others
+            if len(part) == 1:
+                parts.refused.append((part[0], error))
+            else:
+                logger.warning("Writing %d rows failed (%r); trying smaller parts.", len(part), error)
+                waiting += _halves(part)
+    return parts
+
+
+def _halves(part: Sequence[T]) -> list[Sequence[T]]:
+    middle = len(part) // 2
+    return [part[middle:], part[:middle]]
+
+
+def persist(write: Callable[[], R]) -> R:
+    """Write; what a busy database refused is written again, after a moment that grows and varies.
+
+    Not inside a caller's transaction, which is lost as a whole; nor for a lock that somebody holds or for what takes
+    too long, which has been waited for already.
+    """
+    for attempt in range(1, MAX_TRIES):
+        try:
+            return write()
+        except TRANSIENT as error:
+            if connections[get_config().database].in_atomic_block or locks.is_about_rows(error):
+                raise
+            logger.debug("The database was busy (%s); trying again.", " ".join(str(error).split()))
+            time.sleep(FIRST_PAUSE * 2**attempt * random.uniform(0.5, 1))  # noqa: S311 - spreads load
+    return write()

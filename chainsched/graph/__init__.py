@@ -1,0 +1,1 @@
+"""The dependency graph: loaded from rows, collapsed, laid out and exported. It needs no admin."""

@@ -1,0 +1,222 @@
+"""What of a large graph is drawn: many that look alike become one node, and the rest is counted. Touches no row.
+
+Manifests have one parent at most, so what hangs below a picture's top is a forest. Siblings of the same group and kind
+are a *fan*. Everything begins collapsed: fans below fans fold into one node as well. Then fans are opened from the top
+down, smaller ones first, as long as there is room. Groups can depend on many others; of them those fold that have the
+same neighbours.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from chainsched.graph.states import NodeState
+
+Edge = tuple[Hashable, Hashable]
+
+
+class FanKey(NamedTuple):
+    """What siblings share."""
+
+    parent: int | None
+    group: int
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fan:
+    """Siblings: how many are in which state, the first and last of their names, and the fan of their parent."""
+
+    key: FanKey
+    states: Mapping[NodeState, int]
+    first: str
+    last: str
+    pk: int
+    above: FanKey | None = None
+    group_name: str = ""
+
+    @property
+    def size(self) -> int:
+        return sum(self.states.values())
+
+
+@dataclass(slots=True, eq=False)
+class Unit:
+    """Fans that are one node, or, once opened, a node for each member. ``above`` is the node that they hang on."""
+
+    key: Hashable
+    above: Hashable | None
+    fans: list[Fan]
+    may_open: bool = True
+    # How many nodes the reckoning holds for what is below.
+    reserved: int = 0
+    is_open: bool = False
+
+    @property
+    def size(self) -> int:
+        return sum(fan.size for fan in self.fans)
+
+
+@dataclass(frozen=True, slots=True)
+class Collapsed:
+    """The units to draw, parents first, and how many manifests none of them shows."""
+
+    units: Sequence[Unit]
+    left_out: int = 0
+
+
+def node_of(pk: int | None) -> Hashable:
+    """The key of the node that is one manifest."""
+    return ("manifest", pk)
+
+
+def collapse(fans: Iterable[Fan], *, anchors: Mapping[int | None, Hashable], room: int) -> Collapsed:
+    """Choose what is drawn in ``room`` nodes; fans whose parent is an anchor hang on that node."""
+    known = {fan.key: fan for fan in fans}
+    children: dict[FanKey, list[Fan]] = defaultdict(list)
+    for fan in known.values():
+        if fan.key.parent not in anchors and (above := _above(fan, known)) is not None:
+            children[above].append(fan)
+    hanging = {fan.key for below in children.values() for fan in below}
+    top = [fan for fan in known.values() if fan.key not in hanging]
+    return _Folding(children, room).run(top, anchors, total=sum(fan.size for fan in known.values()))
+
+
+def _above(fan: Fan, known: Mapping[FanKey, Fan]) -> FanKey | None:
+    """The fan of its parent, which stands at the top if the user may not see what that hangs on."""
+    if fan.above is None:
+        return None
+    return next((key for key in (fan.above, fan.above._replace(parent=None)) if key in known), None)
+
+
+@dataclass(slots=True)
+class _Folding:
+    children: Mapping[FanKey, list[Fan]]
+    room: int
+    reckoned: int = 0
+    below: Counter[FanKey] = field(default_factory=Counter)
+
+    def run(self, top: Sequence[Fan], anchors: Mapping[int | None, Hashable], *, total: int) -> Collapsed:
+        waiting = deque(self._top_units(top, anchors))
+        drawn: list[Unit] = []
+        taken = 0
+        while waiting:
+            unit = waiting.popleft()
+            self._open_if_there_is_room(unit)
+            nodes = unit.size if unit.is_open else 1
+            if taken + nodes > self.room:
+                continue
+            drawn.append(unit)
+            taken += nodes
+            waiting.extend(self._units_below(unit))
+        return Collapsed(drawn, left_out=total - sum(unit.size for unit in drawn))
+
+    def _top_units(self, top: Sequence[Fan], anchors: Mapping[int | None, Hashable]) -> list[Unit]:
+        """The fans at the top by what they hang on, with what each needs when all below stays collapsed."""
+        together: dict[Hashable, list[Fan]] = defaultdict(list)
+        for fan in top:
+            together[anchors.get(fan.key.parent), fan.key.group, fan.key.kind].append(fan)
+        units = [
+            Unit(("fan", *key), key[0], fans, reserved=self._classes_below(fans))  # type: ignore[misc,index]
+            for key, fans in together.items()
+        ]
+        self.reckoned = sum(1 + unit.reserved for unit in units)
+        return sorted(units, key=lambda unit: unit.size)
+
+    def _classes_below(self, fans: list[Fan]) -> int:
+        """How many nodes there are below when all is collapsed; on the way, how many fans are below each fan."""
+        classes, order = 0, []
+        level = [fans]
+        while level:
+            deeper: list[list[Fan]] = []
+            for alike in level:
+                order += alike
+                deeper += _alike(child for fan in alike for child in self.children.get(fan.key, ()))
+            classes += len(deeper)
+            level = deeper
+        for fan in reversed(order):
+            self.below[fan.key] = sum(1 + self.below[child.key] for child in self.children.get(fan.key, ()))
+        return classes
+
+    def _open_if_there_is_room(self, unit: Unit) -> None:
+        if unit.size == 1:
+            unit.is_open = True
+            return
+        spread = sum(self.below[fan.key] for fan in unit.fans)
+        growth = unit.size - 1 + spread - unit.reserved
+        if unit.may_open and self.reckoned + growth <= self.room:
+            self.reckoned += growth
+            unit.is_open = True
+
+    def _units_below(self, unit: Unit) -> list[Unit]:
+        """Below single manifests each fan is its own; below a collapsed unit, all that look alike are one."""
+        found = [child for fan in unit.fans for child in self.children.get(fan.key, ())]
+        if not unit.is_open:
+            return [
+                Unit((unit.key, alike[0].key.group, alike[0].key.kind), unit.key, alike, may_open=False)
+                for alike in _alike(found)
+            ]
+        units = [
+            Unit(("fan", *fan.key), node_of(fan.key.parent), [fan], unit.may_open, reserved=self.below[fan.key])
+            for fan in found
+        ]
+        return sorted(units, key=lambda below: below.size)
+
+
+def _alike(fans: Iterable[Fan]) -> list[list[Fan]]:
+    together: dict[tuple[int, str], list[Fan]] = defaultdict(list)
+    for fan in fans:
+        together[fan.key.group, fan.key.kind].append(fan)
+    return list(together.values())
+
+
+def collapse_neighbours(nodes: Sequence[Hashable], edges: Iterable[Edge], *, room: int) -> list[list[Hashable]]:
+    """The nodes one by one if there is room; else nodes with the same neighbours together, the larger sets first."""
+    if len(nodes) <= room:
+        return [[node] for node in nodes]
+    around: dict[Hashable, tuple[set[Hashable], set[Hashable]]] = {node: (set(), set()) for node in nodes}
+    for parent, child in edges:
+        around[parent][1].add(child)
+        around[child][0].add(parent)
+    together: dict[Hashable, list[Hashable]] = defaultdict(list)
+    for node, (above, below) in around.items():
+        together[frozenset(above), frozenset(below)].append(node)
+    return list(together.values())
+
+
+def choose_edges(edges: Mapping[Edge, int], *, most: int, longest: int) -> list[Edge]:
+    """Up to ``most`` edges, first those that span few ranks, then those that stand for many.
+
+    Graphviz breaks an edge into a piece a rank, and its cost grows with the pieces: of them ``longest`` are allowed.
+    """
+    ranks = _ranks(edges)
+    spans = {edge: abs(ranks[edge[1]] - ranks[edge[0]]) or 1 for edge in edges}
+    chosen: list[Edge] = []
+    for edge in sorted(edges, key=lambda edge: (spans[edge], -edges[edge])):
+        longest -= spans[edge]
+        if len(chosen) == most or longest < 0:
+            break
+        chosen.append(edge)
+    return chosen
+
+
+def _ranks(edges: Iterable[Edge]) -> dict[Hashable, int]:
+    """How many nodes stand above each, by the longest way; nodes on a circle stay where they are first met."""
+    below: dict[Hashable, list[Hashable]] = defaultdict(list)
+    waits_for: Counter[Hashable] = Counter()
+    for parent, child in edges:
+        below[parent].append(child)
+        waits_for[child] += 1
+    ranks: dict[Hashable, int] = dict.fromkeys([*below, *waits_for], 0)
+    ready = deque(node for node in ranks if not waits_for[node])
+    while ready:
+        node = ready.popleft()
+        for child in below[node]:
+            ranks[child] = max(ranks[child], ranks[node] + 1)
+            waits_for[child] -= 1
+            if not waits_for[child]:
+                ready.append(child)
+    return ranks

@@ -1,0 +1,86 @@
+"""The dependency graph as a file, for the command: loaded from rows, as DOT, as SVG drawn by a template."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import graphviz
+from django.db.models import F, Q
+from django.template.loader import render_to_string
+
+from chainsched.graph.layout import POINTS, Size, draw
+from chainsched.graph.states import FILLS, NodeState, standing
+from chainsched.models import Manifest
+
+MAX_NODES = 300
+MAX_LABEL = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A manifest in the picture."""
+
+    external_id: str
+    group: str
+    kind: str
+    state: NodeState
+
+    @property
+    def label(self) -> str:
+        return self.external_id if len(self.external_id) <= MAX_LABEL else self.external_id[: MAX_LABEL - 1] + "…"
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What is drawn, and how many manifests were left out because there are too many."""
+
+    nodes: Sequence[Node]
+    edges: Sequence[tuple[str, str]]
+    left_out: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def load(*, group: str | None = None, limit: int = MAX_NODES) -> Picture:
+    """The manifests of a group and their parents, or all, up to ``limit``; a constant number of statements."""
+    manifests = Manifest.objects.filter(retired_at__isnull=True)
+    if group is not None:
+        manifests = manifests.filter(Q(group__name=group) | Q(dependents__group__name=group)).distinct()
+    columns = {"group_name": F("group__name"), "parent": F("depends_on__external_id"), "standing": standing()}
+    ordered = manifests.order_by("depth", "external_id")
+    rows: list[dict[str, Any]] = list(ordered.values("external_id", "depth", "schedule_type", **columns)[:limit])  # type: ignore[arg-type]
+    nodes = [
+        Node(row["external_id"], row["group_name"], row["schedule_type"], NodeState(row["standing"])) for row in rows
+    ]
+    drawn = {node.external_id for node in nodes}
+    edges = [(row["parent"], row["external_id"]) for row in rows if row["parent"] in drawn]
+    return Picture(nodes, edges, left_out=manifests.count() - len(rows) if len(rows) == limit else 0)
+
+
+def to_dot(picture: Picture) -> str:
+    """The picture in Graphviz' language."""
+    names = {node.external_id: f"n{number}" for number, node in enumerate(picture.nodes)}
+    dot = graphviz.Digraph("chainsched", graph_attr={"rankdir": "LR"}, node_attr={"shape": "box", "style": "filled"})
+    for node in picture.nodes:
+        dot.node(names[node.external_id], label=graphviz.escape(node.label), fillcolor=FILLS[node.state])
+    for parent, child in picture.edges:
+        dot.edge(names[parent], names[child])
+    return str(dot.source)
+
+
+def to_svg(picture: Picture) -> str:
+    """The picture as SVG; raises LayoutUnavailable where nothing can lay it out."""
+    numbers = {node.external_id: number for number, node in enumerate(picture.nodes)}
+    edges = [(numbers[parent], numbers[child]) for parent, child in picture.edges]
+    drawing = draw([Size(len(node.label)) for node in picture.nodes], edges)
+    boxes = [
+        {"box": box, "node": picture.nodes[box.number], "fill": FILLS[picture.nodes[box.number].state]}
+        for box in drawing.boxes
+    ]
+    height = drawing.height + (POINTS // 3 if picture.left_out else 0)
+    context = {"boxes": boxes, "curves": drawing.curves, "width": drawing.width, "height": height}
+    return render_to_string("chainsched/graph.svg", context | {"left_out": picture.left_out})

@@ -1,0 +1,151 @@
+"""The states of executions, and the steps of a claim between them as compare-and-set writes."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from django.db import models
+from django.db.models import F, Q, Value
+from django.db.models.functions import Coalesce, Greatest
+
+from chainsched.db import bulk
+from chainsched.db.clock import database_now
+from chainsched.db.fields import values
+from chainsched.db.id_in import id_in
+from chainsched.domain.states import ACTIVE_STATES, ExecutionState
+from chainsched.models.process import Process
+
+if TYPE_CHECKING:
+    from chainsched.models.metadata import Metadata
+
+IS_ACTIVE = Q(state__in=values(ACTIVE_STATES))
+IS_PENDING = Q(state=ExecutionState.PENDING.value)
+IS_IN_PROGRESS = Q(state=ExecutionState.IN_PROGRESS.value)
+
+
+class ClaimedRow(NamedTuple):
+    """What a worker needs of an execution that it has claimed; whole rows are dear to load by the thousand.
+
+    The last two are of its manifest, and None if that is gone.
+    """
+
+    id: int
+    manifest_id: int | None
+    manifest_external_id: str
+    external_id: uuid.UUID
+    workflow: str
+    input: Any
+    scheduled_for: datetime
+    attempt: int
+    timeout_seconds: int | None
+    parent_execution_id: int | None
+    root_execution_id: int | None
+    causation_id: str
+    root_correlation_id: str
+    manifest__cron_expression: str | None
+    manifest__depends_on_id: int | None
+
+
+class ClaimQuerySet(models.QuerySet["Metadata"]):
+    """What workers do with executions, from the claim to its end or return."""
+
+    def active(self) -> Self:
+        return self.filter(IS_ACTIVE)
+
+    def pending(self) -> Self:
+        return self.filter(IS_PENDING)
+
+    def in_progress(self) -> Self:
+        return self.filter(IS_IN_PROGRESS)
+
+    def in_claim_order(self) -> Self:
+        return self.order_by("-priority", "id")
+
+    def claim(
+        self, *, process: Process, workflows: Collection[str], limit: int, is_begun: bool, now: datetime | None = None
+    ) -> list[ClaimedRow]:
+        """Take up to ``limit`` pending executions for a process; nothing if the process is no longer trusted.
+
+        ``is_begun`` says that their code runs at once; else ``begin`` notes it when it does.
+        """
+        candidates = self.pending().filter(workflow__in=workflows).in_claim_order()
+        locked = candidates.select_for_update(skip_locked=True, no_key=True)[:limit]
+        trusted = Process.objects.using(self.db).trusted().filter(pk=process.pk)
+        ids = list(locked.values_list("id", flat=True))
+        claimed = self.pending().filter(models.Exists(trusted), id_in(id=ids))
+        at = now or database_now()
+        taken_by = {"state": ExecutionState.IN_PROGRESS, "process": process, "claimed_at": at}
+        if not ids or not claimed.update(**taken_by, started_at=at if is_begun else None, claims=F("claims") + 1):
+            return []
+        taken = self.in_progress().filter(id_in(id=ids), process=process)
+        return [ClaimedRow(*row) for row in taken.in_claim_order().values_list(*ClaimedRow._fields)]
+
+    def _free_claims(self, execution_ids: Iterable[int], *, process_ids: Collection[int]) -> Self:
+        """Lock those of these that the processes hold, but wait for nobody: a worker has others to write for."""
+        held = self.in_progress().filter(id_in(id=execution_ids), process__in=process_ids)
+        return held.order_by("id").select_for_update(no_key=True, skip_locked=True)
+
+    def begin(self, delays: Mapping[int, float], *, process: Process) -> int:
+        """Note when the code of claims began: so many seconds after the claim. It will be noted anyway when it ends."""
+        unnoted = self._free_claims(delays, process_ids=[process.pk]).filter(started_at__isnull=True)
+        rows = [
+            {"id": id_, "started_at": claimed_at + timedelta(seconds=delays[id_])}
+            for id_, claimed_at in unnoted.values_list("id", "claimed_at")
+            if claimed_at is not None
+        ]
+        return len(bulk.update(self.model, rows))
+
+    def note_start(self, execution_id: int, *, at: datetime) -> None:
+        """Note that the code of one claim has begun, unless that is known; no earlier than it was claimed."""
+        begun = self.in_progress().filter(id=execution_id, started_at__isnull=True)
+        begun.update(started_at=Greatest(Coalesce("claimed_at", Value(at)), Value(at)))
+
+    def note_progress(self, progress: Mapping[int, Any], *, process: Process) -> set[int]:
+        """Show how far executions of this process say they are; returns those whose rows somebody else holds."""
+        free = list(self._free_claims(progress, process_ids=[process.pk]).values_list("id", flat=True))
+        bulk.update(self.model, [{"id": id_, "progress": progress[id_]} for id_ in free])
+        if len(free) == len(progress):
+            return set()
+        own = self.in_progress().filter(id_in(id=progress), process=process)
+        return set(own.values_list("id", flat=True)).difference(free)
+
+    def hand_back(self, *, process: Process, known: Collection[int]) -> int:
+        """Give back what stands under a process and is not in its hands.
+
+        That is a claim it never heard of, or an end that a server which took another's place has forgotten.
+        """
+        strays = self.in_progress().filter(process=process).exclude(id__in=known)
+        return strays.update(state=ExecutionState.PENDING, process=None, claimed_at=None, started_at=None)
+
+    def release(self, execution_ids: Iterable[int], *, process_ids: Collection[int], is_counted: bool) -> int:
+        """Give back claims whose run never began, and count them if they should not come back too often.
+
+        What somebody holds just now stays as it is.
+        """
+        free = self._free_claims(execution_ids, process_ids=process_ids).filter(started_at__isnull=True)
+        unstarted = self.filter(id_in(id=free.values_list("id", flat=True)))
+        claims = F("claims") if is_counted else Greatest(F("claims") - 1, Value(0))
+        return unstarted.update(state=ExecutionState.PENDING, process=None, claimed_at=None, claims=claims)
+
+    def unstarted(self, execution_ids: Iterable[int], *, process: Process) -> set[int]:
+        """Those of these that a process has claimed and that have not begun."""
+        claimed = self.in_progress().filter(id_in(id=execution_ids), process=process, started_at__isnull=True)
+        return set(claimed.values_list("id", flat=True))
+
+    def stranded(self, workflows: Collection[str]) -> Self:
+        """Pending executions that run none of these workflows, the oldest first."""
+        return self.pending().exclude(workflow__in=workflows).order_by("id")
+
+    def lock_unclaimed(self, execution_ids: Collection[int]) -> list[Metadata]:
+        """Lock those that are still pending, in id order, passing over what a worker is claiming; without payloads."""
+        payloads = ("input", "output", "progress", "failure_traceback")
+        rows = self.pending().filter(id_in(id=execution_ids)).order_by("id").defer(*payloads)
+        return list(rows.select_for_update(skip_locked=True))
+
+    def withdraw(self, execution_ids: Collection[int]) -> int:
+        """Delete executions that nobody has begun; only ``flow.maintain.recall`` may. Returns how many."""
+        deleted, _ = models.QuerySet.delete(self.pending().filter(id_in(id=execution_ids)))
+        return deleted

@@ -1,0 +1,57 @@
+"""Named rows to lock, so that one turn at a time is taken over any number of hosts."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from django.db import models
+
+from chainsched.db import bulk
+from chainsched.db.fields import PinnedManager
+
+DISPATCH = "dispatch"
+GRAPH = "graph"
+CLEANUP = "cleanup"
+
+
+class NamedLockQuerySet(models.QuerySet["NamedLock"]):
+    """The locks."""
+
+    def hold(self, name: str, *, now: datetime) -> NamedLock:
+        """Hold the named row until the transaction ends, waiting for whoever has it, and note the time.
+
+        The lock is taken by a write, so that it also makes a transaction on SQLite the only one.
+        """
+        mine = self.filter(name=name)
+        if not mine.update(turned_at=now):
+            bulk.insert(NamedLock, [{"name": name}], returning=("name",), skip_conflicts=True)
+            mine.update(turned_at=now)
+        return mine.get()
+
+    def lock(self, name: str) -> None:
+        """Hold the named row until the transaction ends, without taking a turn."""
+        list(self.filter(name=name).select_for_update().values_list("name"))
+
+    def present_turns(self, name: str) -> dict[int, int]:
+        """The turn that fairness has reached at each priority."""
+        stored = self.filter(name=name).values_list("turns", flat=True).first() or {}
+        return {int(priority): turn for priority, turn in stored.items()}
+
+
+class NamedLock(models.Model):
+    """A row whose lock makes something exclusive."""
+
+    name = models.CharField(max_length=40, primary_key=True, help_text="What the lock is for.")
+    turns = models.JSONField(
+        default=dict, blank=True, help_text="For dispatch: the turn that fairness has reached at each priority."
+    )
+    turned_at = models.DateTimeField(null=True, blank=True, help_text="When the last turn was taken.")
+
+    objects = PinnedManager.from_queryset(NamedLockQuerySet)()
+
+    class Meta:
+        base_manager_name = "objects"
+        default_permissions = ("view",)
+
+    def __str__(self) -> str:
+        return self.name

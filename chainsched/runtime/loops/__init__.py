@@ -1,0 +1,1 @@
+"""The loops of a process and the poller that turns them."""

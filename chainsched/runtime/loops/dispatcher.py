@@ -1,0 +1,23 @@
+"""The job dispatcher: each turn starts what there is room for."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from chainsched.conf import get_config
+from chainsched.flow.operate.cancel_tree import cancel_late
+from chainsched.flow.run.dispatch import BATCH, dispatch
+from chainsched.models import WorkQueue
+from chainsched.runtime.loops.poller import Turn
+from chainsched.servers import get_server
+
+
+def turn(now: datetime, *, limit: int = BATCH) -> Turn:
+    """Dispatch one batch, hand it to the task server, and say when a waiting row comes due before the next turn."""
+    server = get_server()
+    dispatched = dispatch(workflows=server.known_workflows(now=now), limit=limit)
+    cancel_late(dispatched.cancelled_trees, now=now)
+    server.submit(dispatched.execution_ids)
+    next_turn = now + timedelta(seconds=get_config().dispatcher_interval)
+    next_at = WorkQueue.objects.next_not_before(after=now, until=next_turn)
+    return Turn(did=len(dispatched.execution_ids), next_at=next_at, has_more=dispatched.has_more)

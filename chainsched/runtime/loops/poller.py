@@ -1,0 +1,155 @@
+"""A loop: take a turn, sleep until the next alarm, a wake-up or the interval, whichever comes first."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db import connections
+
+from chainsched.conf import get_config
+from chainsched.db.clock import database_now
+from chainsched.flow.transactions import TRANSIENT
+from chainsched.runtime.support.db_outage import outage
+
+logger = logging.getLogger(__name__)
+
+FIRST_BACKOFF = 0.5
+MAX_BACKOFF = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What a turn did, and when the next one has something to do."""
+
+    did: int = 0
+    next_at: datetime | None = None
+    has_more: bool = False
+
+
+class Poller:
+    """Takes turns in a thread of its own until it is stopped. Whatever a turn raises is logged and survived."""
+
+    def __init__(
+        self,
+        name: str,
+        turn: Callable[[datetime], Turn],
+        *,
+        interval: float,
+        after: Callable[[Turn], None] = lambda turn: None,
+        on_death: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.name = name
+        self._turn = turn
+        self._interval = interval
+        self._after = after
+        self._on_death = on_death
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
+        # Held during a turn, but not while it waits to hear the time: whatever a turn does, it does after that.
+        self._turning = threading.Lock()
+        self._failures = 0
+        # When the database was last asked something in the present turn, or answered.
+        self._spoke_at: float | None = None
+        self.turned_at: datetime | None = None
+        self._thread = threading.Thread(target=self._run, name=f"chainsched-{name}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Take the next turn now."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Take no further turn; returns at once, ``join`` waits."""
+        self._stopping.set()
+        self._wake.set()
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Wait for the turn under way; False if it did not end in time."""
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def is_hung(self, seconds: float) -> bool:
+        """Whether the present turn has been waiting for the database for so long: its connection may be dead."""
+        spoke_at = self._spoke_at
+        return spoke_at is not None and time.monotonic() - spoke_at >= seconds
+
+    def is_so_between_turns(self, is_so: Callable[[], bool]) -> bool:
+        """Whether this holds while no turn is under way; False if one is."""
+        if not self._turning.acquire(blocking=False):
+            return False
+        try:
+            return is_so()
+        finally:
+            self._turning.release()
+
+    def _run(self) -> None:
+        connections[get_config().database].execute_wrappers.append(self._note_words)
+        try:
+            while not self._stopping.is_set():
+                self._wake.wait(self._take_turn())
+                self._wake.clear()
+        finally:
+            connections.close_all()
+            if not self._stopping.is_set():
+                self._on_death()
+
+    def _take_turn(self) -> float:
+        """Take one turn and return for how long to sleep."""
+        self._spoke_at = time.monotonic()
+        try:
+            now = _time_by_a_live_connection()
+            with self._turning:
+                turn = self._turn(now)
+            self._after(turn)
+        except Exception as error:  # noqa: BLE001 - a loop outlives whatever one turn meets
+            return self._recover(error)
+        finally:
+            self._spoke_at = None
+        outage.end(at=self.name)
+        self.turned_at = now
+        self._failures = 0
+        if turn.has_more:
+            return 0
+        if turn.next_at is None:
+            return self._interval
+        return max(0.0, min(self._interval, (turn.next_at - now).total_seconds()))
+
+    def _recover(self, error: Exception) -> float:
+        """Report the first failure of a series, drop the connection, and wait longer each time."""
+        if isinstance(error, TRANSIENT):
+            outage.begin(error, at=self.name)
+        elif self._failures == 0:
+            logger.error("A turn of the %s failed; it goes on trying.", self.name, exc_info=error)
+        self._failures += 1
+        connections.close_all()
+        backoff: float = min(MAX_BACKOFF, FIRST_BACKOFF * 2 ** min(self._failures - 1, 10))
+        return backoff * random.uniform(0.5, 1)  # noqa: S311 - spreads load, guards nothing
+
+    def _note_words(self, execute: Callable[..., Any], *arguments: Any) -> Any:
+        """Note that the database is asked, and that it answers."""
+        self._spoke_at = time.monotonic()
+        try:
+            return execute(*arguments)
+        finally:
+            self._spoke_at = time.monotonic()
+
+
+def _time_by_a_live_connection() -> datetime:
+    """What time it is. A connection that died while nobody used it says nothing about the database: it is renewed."""
+    is_new = connections[get_config().database].connection is None
+    try:
+        return database_now()
+    except TRANSIENT:
+        if is_new:
+            raise
+        connections.close_all()
+        return database_now()

@@ -1,0 +1,1 @@
+"""A running process: how it starts, keeps its lease, listens and stops."""

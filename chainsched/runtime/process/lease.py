@@ -1,0 +1,102 @@
+"""The identity of a running process and the heartbeat that keeps it alive."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+
+from django.db import DatabaseError, InterfaceError, connections
+
+from chainsched.conf import get_config
+from chainsched.db.clock import database_now
+from chainsched.models import Process
+from chainsched.runtime.support.clock_skew import skew
+
+logger = logging.getLogger(__name__)
+
+FIRST_BEAT = 1.0
+
+
+class Lease:
+    """A row in Process, renewed by a thread with a connection of its own.
+
+    ``on_loss`` is called, from that thread, when others took the lease or when, by this host's own monotonic clock,
+    they may take it any moment: from then on nothing that this process does counts.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        *,
+        workflows: Sequence[str],
+        on_loss: Callable[[], None],
+        turns: Callable[[], Mapping[str, datetime]] = dict,
+    ) -> None:
+        self._on_loss = on_loss
+        self._turns = turns
+        self._stopping = threading.Event()
+        self._renewed_at = time.monotonic()
+        now = database_now()
+        self.process = Process.objects.create(
+            kind=kind,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            workflows=list(workflows),
+            started_at=now,
+            heartbeat_at=now,
+        )
+        self._thread = threading.Thread(target=self._run, name="chainsched-heartbeat", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def trusted_until(self) -> float:
+        """The monotonic time at which others may take the lease, less the time that it takes to stop everything."""
+        config = get_config()
+        return self._renewed_at + config.process_expiry - min(config.heartbeat_interval, config.process_expiry / 4)
+
+    def beat(self) -> bool:
+        """Renew the lease, and show when each loop last turned; False if it is gone.
+
+        Whether it has run out is judged by our own clock: that of the database may jump, for all processes at once.
+        """
+        asked_at = time.monotonic()
+        is_late = asked_at >= self.trusted_until()
+        if is_late or not Process.objects.beat(self.process, now=skew.database_now(), turns=self._turns()):
+            return False
+        self._renewed_at = asked_at
+        return True
+
+    def stop(self) -> None:
+        """Give the lease back, so that nobody has to wait for it to run out."""
+        self._stopping.set()
+        self._thread.join(get_config().heartbeat_interval)
+        Process.objects.trusted().filter(pk=self.process.pk).update(stopped_at=database_now())
+
+    def abandon(self) -> None:
+        """Renew it no more; others deal with what is left of it."""
+        self._stopping.set()
+
+    def _run(self) -> None:
+        try:
+            # The first beat comes early: it shows that the loops turn.
+            pause = min(FIRST_BEAT, get_config().heartbeat_interval)
+            while not self._stopping.wait(pause):
+                if not self._is_kept():
+                    self._on_loss()
+                    return
+                pause = get_config().heartbeat_interval
+        finally:
+            connections.close_all()
+
+    def _is_kept(self) -> bool:
+        try:
+            return self.beat() or self._stopping.is_set()
+        except (DatabaseError, InterfaceError):
+            connections.close_all()
+            return time.monotonic() < self.trusted_until()

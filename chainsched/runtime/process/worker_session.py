@@ -1,0 +1,124 @@
+"""A shift: one lease, the worker whose claims stand under it, and the two ways in which both end.
+
+In good order a shift is drained and its lease given back. One whose lease was lost is abandoned: nothing of it counts.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+from django.db import DatabaseError, InterfaceError
+
+from chainsched.conf import get_config
+from chainsched.runtime.loops.loops import WORKER, poller_for
+from chainsched.runtime.loops.poller import Poller, Turn
+from chainsched.runtime.process.lease import Lease
+from chainsched.runtime.support.background import run_in_background
+from chainsched.runtime.support.deadlines import is_before, seconds_until
+from chainsched.runtime.workers.runner import Runner
+from chainsched.runtime.workers.worker import Worker
+
+logger = logging.getLogger(__name__)
+
+# How often a drain looks by itself whether it is over.
+LOOK = 1.0
+# How long giving the lease back may take.
+LAST_BEAT_SECONDS = 5.0
+
+
+class WorkerSession:
+    """Begins with its lease; its worker turns in a thread of its own, if it has ``workflows`` to run."""
+
+    def __init__(
+        self,
+        lease: Lease,
+        runner: Runner,
+        *,
+        workflows: Sequence[str],
+        after: Callable[[str, Turn], None],
+        on_death: Callable[[], None],
+    ) -> None:
+        self.lease = lease
+        self.is_lost = False
+        self._runner = runner
+        self._after = after
+        self._turned = threading.Event()
+        self._worker = Worker(lease.process, runner, workflows=workflows)
+        self._poller = self._new_poller(on_death) if workflows else None
+
+    def start(self) -> None:
+        self.lease.start()
+        if self._poller is not None:
+            self._poller.start()
+
+    def wake(self) -> None:
+        """Let the worker take its next turn now."""
+        if self._poller is not None:
+            self._poller.wake()
+
+    def is_hung(self, seconds: float) -> bool:
+        """Whether the worker has waited for the database for so long, although the lease was renewed."""
+        return self._poller is not None and self._poller.is_hung(seconds)
+
+    def turned_at(self) -> dict[str, datetime]:
+        """When its worker last got through a turn; before the first, when it began. Nothing without a worker."""
+        if self._poller is None:
+            return {}
+        return {WORKER: self._poller.turned_at or self.lease.process.started_at}
+
+    def abandon(self) -> None:
+        """Renew, claim and record nothing more; returns at once."""
+        self._worker.abandon()
+        self.lease.abandon()
+        if self._poller is not None:
+            self._poller.stop()
+
+    def drain(self, deadline: float) -> bool:
+        """Start nothing more and let what runs finish; False if something was not recorded in time."""
+        if self._poller is None:
+            return True
+        is_drained = self._finish(self._poller, deadline)
+        self._poller.stop()
+        self._poller.join(seconds_until(deadline))
+        return is_drained
+
+    def give_lease_back(self) -> None:
+        """Let nobody wait for it to run out; if the database does not answer, it does run out."""
+        try:
+            run_in_background(self.lease.stop).result(LAST_BEAT_SECONDS)
+        except (DatabaseError, InterfaceError, TimeoutError) as error:
+            reason = str(error).strip() or "there is no answer"
+            logger.warning("The lease could not be given back and will run out: %s", reason)
+
+    def _new_poller(self, on_death: Callable[[], None]) -> Poller:
+        return poller_for(WORKER, self._worker.turn, after=self._note_turn, on_death=on_death)
+
+    def _note_turn(self, name: str, turn: Turn) -> None:
+        self._turned.set()
+        self._after(name, turn)
+
+    def _finish(self, poller: Poller, deadline: float) -> bool:
+        self._worker.drain()
+        poller.wake()
+        if self._is_idle_by(deadline, poller):
+            return True
+        logger.error("Jobs did not finish or were not recorded in time; %d still run.", self._runner.running)
+        self._runner.end_running()
+        # Those that could be ended are written down; threads go on until the process is gone.
+        grace = get_config().kill_grace if self._runner.is_killable else 0
+        return self._is_idle_by(time.monotonic() + grace, poller)
+
+    def _is_idle_by(self, deadline: float, poller: Poller) -> bool:
+        """Wait until nothing runs and nothing is left to write. A worker that is idle needs no database for that.
+
+        A turn that began before the drain may be claiming. What hangs at that until the end has started nothing, and
+        what it claimed goes back.
+        """
+        while not poller.is_so_between_turns(lambda: self._worker.is_idle) and is_before(deadline):
+            self._turned.wait(min(LOOK, seconds_until(deadline)))
+            self._turned.clear()
+        return self._worker.is_idle

@@ -1,0 +1,1 @@
+"""Small aids that loops and processes share."""

@@ -1,0 +1,1 @@
+"""How claimed jobs run: the worker, its child processes and the messages between them."""

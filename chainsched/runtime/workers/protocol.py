@@ -1,0 +1,149 @@
+"""What a supervisor and its children say to each other: JSON with its length in front, over a socket.
+
+Nothing is pickled: what user code brings about in a child reaches the supervisor as text and is read as data.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from collections.abc import Iterator
+from dataclasses import fields
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from chainsched.domain.outcomes import Outcome
+from chainsched.domain.states import ExecutionState
+from chainsched.exceptions import ChainschedError
+from chainsched.flow.run.claim import Claim
+
+Message = dict[str, Any]
+
+_LENGTH = struct.Struct("!I")
+# An output of the largest size that can be configured, and its traceback, fit.
+MAX_MESSAGE = 256 * 1024 * 1024
+CHUNK = 256 * 1024
+
+
+class GarbledMessage(ChainschedError):
+    """What came over the wire is no message; user code may have written to it."""
+
+
+def encode(message: Message) -> bytes:
+    """A message as it travels."""
+    body = json.dumps(message, default=_as_text, separators=(",", ":")).encode()
+    return _LENGTH.pack(len(body)) + body
+
+
+def _as_text(value: object) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+class Decoder:
+    """Puts messages together from the pieces in which they arrive."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Message]:
+        """The messages that are complete with these bytes; raises Garbled for what is none."""
+        self._buffer += data
+        while len(self._buffer) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._buffer)
+            if length > MAX_MESSAGE:
+                raise GarbledMessage(f"a message of {length} bytes was announced")
+            end = _LENGTH.size + length
+            if len(self._buffer) < end:
+                return
+            body = bytes(self._buffer[_LENGTH.size : end])
+            del self._buffer[:end]
+            yield _read(body)
+
+
+def _read(body: bytes) -> Message:
+    try:
+        message = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise GarbledMessage(str(error)) from error
+    if not isinstance(message, dict):
+        raise GarbledMessage("a message is an object")
+    return message
+
+
+class Channel:
+    """The supervisor's end of a socket: it never blocks, whatever the other end does."""
+
+    def __init__(self, end: socket.socket) -> None:
+        end.setblocking(False)
+        self.socket = end
+        self._decoder = Decoder()
+        self._unsent = bytearray()
+        # What made no sense in what came in, and ended it.
+        self.nonsense = ""
+
+    @property
+    def has_unsent(self) -> bool:
+        return bool(self._unsent)
+
+    def send(self, message: Message) -> None:
+        """Send as much as the socket takes now; the rest goes with ``flush``."""
+        self._unsent += encode(message)
+        self.flush()
+
+    def flush(self) -> None:
+        try:
+            while self._unsent:
+                del self._unsent[: self.socket.send(self._unsent)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            # The other end is gone; reading will say so.
+            self._unsent.clear()
+
+    def receive(self) -> tuple[list[Message], bool]:
+        """The messages that have arrived, and whether more can come: not from an end that is gone or makes no sense."""
+        messages: list[Message] = []
+        try:
+            while data := self.socket.recv(CHUNK):
+                messages.extend(self._decoder.feed(data))
+        except BlockingIOError:
+            return messages, True
+        except GarbledMessage as error:
+            self.nonsense = str(error)
+        except OSError:
+            pass
+        return messages, False
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+def pack_claim(item: Claim) -> Message:
+    """A claim as a message."""
+    return {field.name: getattr(item, field.name) for field in fields(Claim)}
+
+
+def unpack_claim(message: Message) -> Claim:
+    """The claim that a message holds."""
+    return Claim(
+        **{
+            **message,
+            "correlation_id": UUID(message["correlation_id"]),
+            "scheduled_for": datetime.fromisoformat(message["scheduled_for"]),
+        }
+    )
+
+
+def pack_outcome(outcome: Outcome) -> Message:
+    """An outcome as a message."""
+    return {field.name: getattr(outcome, field.name) for field in fields(Outcome)}
+
+
+def unpack_outcome(message: Message) -> Outcome:
+    """The outcome that a message holds; raises Garbled if it holds none."""
+    try:
+        return Outcome(**{**message, "state": ExecutionState(message["state"])})
+    except (TypeError, ValueError, KeyError) as error:
+        raise GarbledMessage(f"an outcome was expected: {error}") from error

@@ -1,0 +1,40 @@
+"""How many jobs may wait for a child, by how long jobs have been taking."""
+
+from chainsched.domain.lookahead import MAX_AHEAD, Lookahead
+
+
+def pace_of(*seconds: float) -> Lookahead:
+    pace = Lookahead()
+    for each in seconds:
+        pace.learn(each)
+    return pace
+
+
+def test_nothing_waits_while_nothing_is_known():
+    assert Lookahead().ahead == 0
+
+
+def test_half_a_second_of_work_waits():
+    assert pace_of(0.125).ahead == 4
+
+
+def test_jobs_that_take_no_time_have_a_bound():
+    assert pace_of(0.0).ahead == MAX_AHEAD
+
+
+def test_a_long_job_counts_at_once():
+    assert pace_of(0.001, 60).ahead == 0
+
+
+def test_a_job_that_is_a_little_longer_counts_a_little():
+    assert 0 < pace_of(0.01, 0.09).ahead < pace_of(0.01).ahead
+
+
+def test_short_jobs_are_believed_again_after_a_while():
+    assert pace_of(60, *[0.001] * 200).ahead > 100
+
+
+def test_what_was_learnt_can_be_forgotten():
+    pace = pace_of(0.001)
+    pace.forget()
+    assert pace.ahead == 0

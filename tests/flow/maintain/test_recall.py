@@ -1,0 +1,258 @@
+"""Recall: what was dispatched and nobody can run any more waits again, and takes nobody's room."""
+
+import math
+from datetime import timedelta
+
+import pytest
+
+from chainsched.domain.states import ExecutionState, QueueStatus, Source
+from chainsched.flow.inspect.explain import explain
+from chainsched.flow.maintain import recall as stage
+from chainsched.flow.maintain.fsck import run_fsck
+from chainsched.flow.maintain.reap import MAX_CLAIMS
+from chainsched.flow.maintain.recall import Recalled, recall
+from chainsched.flow.run.claim import claim
+from chainsched.flow.run.dispatch import dispatch
+from chainsched.models import CancelledTree, Manifest, Metadata, WorkQueue
+from chainsched.runtime.loops.reaper import Reaper
+from tests.factories import NOW, make_execution, make_letter, make_manifest, make_process, make_queue_row
+
+pytestmark = pytest.mark.django_db
+
+NEW = "next.report"
+OLD = ["testapp.ping"]
+LONG_AGO = -math.inf
+
+
+def make_dispatched(manifest=None, **columns):
+    """An execution that waits for a worker that knows the new workflow, and the row it came from."""
+    row = make_queue_row(manifest or make_manifest(state={}, workflow=NEW), **columns)
+    dispatch(workflows=[NEW], now=NOW)
+    row.refresh_from_db()
+    assert row.execution_id
+    return row, Metadata.objects.get(id=row.execution_id)
+
+
+def turn():
+    return recall(workflows=OLD, now=NOW)
+
+
+def test_it_waits_again_at_its_place_as_if_it_had_not_been_dispatched():
+    row, _ = make_dispatched(priority=7, turn=3, attempt=2, input={"a": 1}, not_before=NOW)
+    before = {**vars(row), "status": QueueStatus.QUEUED, "execution_id": None}
+    assert turn() == Recalled(queued=1)
+    row.refresh_from_db()
+    assert {**vars(row), "_state": None} == {**before, "_state": None}
+    assert not Metadata.objects.exists(), "it never began, so it was no attempt"
+
+
+def test_it_runs_when_somebody_can_run_it_again():
+    row, _ = make_dispatched()
+    turn()
+    assert dispatch(workflows=OLD, now=NOW).execution_ids == [], "it does not go to and fro"
+    assert len(dispatch(workflows=[NEW], now=NOW).execution_ids) == 1
+    row.refresh_from_db()
+    assert Metadata.objects.get().id == row.execution_id
+    assert not run_fsck(now=NOW)
+
+
+def test_what_somebody_can_run_stays_dispatched():
+    make_dispatched()
+    assert recall(workflows=[NEW], now=NOW) == Recalled()
+    assert Metadata.objects.pending().count() == 1
+
+
+@pytest.mark.parametrize("state", [state for state in ExecutionState if state is not ExecutionState.PENDING])
+def test_what_runs_or_has_ended_stays(state):
+    make_execution(make_manifest(state={}, workflow=NEW), state=state)
+    assert turn() == Recalled()
+    assert Metadata.objects.count() == 1
+
+
+def test_a_claim_that_came_first_wins():
+    _, execution = make_dispatched()
+    claim(process=make_process(), workflows=[NEW], limit=1, now=NOW)
+    assert turn() == Recalled()
+    assert Metadata.objects.in_progress().get() == execution
+
+
+def test_a_claim_that_comes_second_finds_nothing():
+    make_dispatched()
+    turn()
+    assert claim(process=make_process(), workflows=[NEW], limit=1, now=NOW) == []
+
+
+def test_a_job_without_a_manifest_waits_again_too():
+    row = make_queue_row(None, workflow=NEW)
+    dispatch(workflows=[NEW], now=NOW)
+    assert turn() == Recalled(queued=1)
+    assert WorkQueue.objects.queued().get() == row
+
+
+def test_the_letter_behind_a_retry_names_no_execution_until_the_next_dispatch():
+    manifest = make_manifest(state={}, workflow=NEW)
+    letter = make_letter(manifest, status="retried", resolved_at=NOW)
+    _, execution = make_dispatched(manifest, source=Source.DEAD_LETTER, dead_letter=letter)
+    letter.refresh_from_db()
+    assert letter.retry_execution_id == execution.id
+    turn()
+    letter.refresh_from_db()
+    assert letter.retry_execution_id is None
+    dispatch(workflows=[NEW], now=NOW)
+    letter.refresh_from_db()
+    assert letter.retry_execution_id == Metadata.objects.get().id
+
+
+def test_a_row_follows_its_manifest_to_another_workflow():
+    manifest = make_manifest(state={}, workflow=NEW)
+    make_dispatched(manifest)
+    Manifest.objects.filter(id=manifest.id).update(workflow="testapp.ping")
+    turn()
+    assert len(dispatch(workflows=OLD, now=NOW).execution_ids) == 1
+
+
+def ask_to_stop(execution):
+    Metadata.objects.filter(id=execution.id).update(cancel_requested=True, cancel_reason="not needed")
+
+
+def stamp_its_tree(execution):
+    CancelledTree.objects.stamp(execution.id, reason="not needed", now=NOW)
+
+
+def remove_its_manifest(execution):
+    execution.manifest.delete()
+
+
+def lose_its_row(execution):
+    WorkQueue.objects.all().delete()
+
+
+@pytest.mark.parametrize("happen", [ask_to_stop, stamp_its_tree, remove_its_manifest, lose_its_row])
+def test_what_cannot_or_must_not_wait_again_is_cancelled(happen):
+    _, execution = make_dispatched()
+    happen(execution)
+    assert turn() == Recalled(cancelled=1)
+    execution.refresh_from_db()
+    assert execution.state == ExecutionState.CANCELLED
+    assert execution.cancel_reason == ("not needed" if happen is ask_to_stop else stage.NOBODY_CAN_RUN_IT)
+    assert not WorkQueue.objects.queued().exists()
+    assert turn() == Recalled()
+
+
+def test_one_whose_manifest_has_another_row_in_the_queue_stays_and_harms_nobody(caplog):
+    """Only a change by hand can bring it about."""
+    crowded = make_manifest(state={}, workflow=NEW)
+    make_dispatched(crowded)
+    make_queue_row(crowded)
+    row, _ = make_dispatched()
+    assert turn() == Recalled(queued=1)
+    row.refresh_from_db()
+    assert row.status == QueueStatus.QUEUED
+    assert Metadata.objects.get().manifest == crowded
+    assert "cannot be taken back" not in caplog.text, "it is passed over, not refused"
+
+
+def test_one_call_takes_back_a_limited_number_and_says_that_there_are_more(monkeypatch):
+    monkeypatch.setattr(stage, "BATCH", 2)
+    rows = [make_dispatched()[0] for _ in range(3)]
+    assert turn() == Recalled(queued=2, has_more=True)
+    assert list(WorkQueue.objects.queued().order_by("id")) == rows[:2]
+    assert turn() == Recalled(queued=1)
+    assert turn() == Recalled()
+
+
+def test_what_runs_does_not_hide_what_waits(monkeypatch):
+    monkeypatch.setattr(stage, "BATCH", 1)
+    make_execution(make_manifest(state={}, workflow=NEW), state=ExecutionState.IN_PROGRESS)
+    make_dispatched()
+    assert turn().queued == 1
+
+
+def test_many_that_cannot_be_taken_back_do_not_keep_the_loop_turning(monkeypatch):
+    monkeypatch.setattr(stage, "BATCH", 1)
+    manifest = make_manifest(state={}, workflow=NEW)
+    make_dispatched(manifest)
+    make_queue_row(manifest)
+    assert turn().has_more is False
+
+
+def test_one_line_says_what_nobody_can_run(caplog):
+    for _ in range(3):
+        make_dispatched()
+    turn()
+    turn()
+    (line,) = caplog.messages
+    assert line.startswith("No live process can run next.report: 3 executions")
+
+
+def test_explain_says_before_and_after_that_a_worker_is_missing():
+    row, _ = make_dispatched()
+    told = []
+    for _ in range(2):
+        told.append(explain(row.manifest_id, workflows=OLD, now=NOW))
+        turn()
+    assert {(it.code, it.reason) for it in told} == {
+        ("no_capable_worker", "no live process can run 'next.report'; start a worker that knows it")
+    }
+    assert explain(row.manifest_id, workflows=[NEW], now=NOW).code == "queued"
+
+
+def test_explain_says_that_one_whose_worker_lives_waits_for_it():
+    row, _ = make_dispatched()
+    assert explain(row.manifest_id, workflows=[NEW], now=NOW).code == "pending"
+
+
+class TestTheLoop:
+    """Who counts as able to run something, and when nobody is judged."""
+
+    def test_whoever_starts_has_one_expiry_to_show_what_it_can_run(self):
+        make_dispatched()
+        assert Reaper().turn(NOW).did == 0
+        assert Metadata.objects.pending().count() == 1
+        assert Reaper(began_at=LONG_AGO).turn(NOW).did == 1
+
+    @pytest.mark.parametrize(
+        ("columns", "expected"),
+        [
+            ({}, 0),
+            ({"workflows": OLD}, 1),
+            ({"stopped_at": NOW}, 0),
+            ({"stopped_at": NOW, "heartbeat_at": NOW - timedelta(seconds=31)}, 1),
+            ({"heartbeat_at": NOW - timedelta(seconds=31)}, 1),
+        ],
+        ids=["lives", "knows it not", "stopped just now", "stopped long ago", "is silent"],
+    )
+    def test_a_worker_may_be_away_for_one_expiry(self, columns, expected):
+        make_dispatched()
+        make_process(**{"workflows": [NEW], **columns})
+        assert Reaper(began_at=LONG_AGO).turn(NOW).did == expected
+        assert WorkQueue.objects.queued().count() == expected
+
+    def test_what_a_lost_worker_had_claimed_and_not_begun_goes_all_the_way_back(self):
+        make_dispatched()
+        worker = make_process(workflows=[NEW])
+        claim(process=worker, workflows=[NEW], limit=1, is_begun=False, now=NOW)
+        assert Reaper(began_at=LONG_AGO).turn(NOW + timedelta(seconds=31)).did == 2
+        assert WorkQueue.objects.queued().count() == 1
+        assert not Metadata.objects.exists()
+
+    def test_a_job_that_ends_every_worker_before_it_begins_is_given_up_all_the_same(self):
+        make_dispatched()
+        ended = 0
+        for minute in range(1, 20):
+            at = NOW + timedelta(minutes=minute)
+            worker = make_process(workflows=[NEW], heartbeat_at=at)
+            dispatch(workflows=[NEW], now=at)
+            ended += len(claim(process=worker, workflows=[NEW], limit=1, is_begun=False, now=at))
+            Reaper(began_at=LONG_AGO).turn(at + timedelta(seconds=31))
+            if Metadata.objects.filter(failure_type="lost").exists():
+                break
+        assert ended == MAX_CLAIMS
+
+    def test_nothing_is_taken_back_after_the_clock_of_the_database_jumped(self):
+        make_dispatched()
+        make_process(workflows=[NEW])
+        reaper = Reaper(began_at=LONG_AGO)
+        assert reaper.turn(NOW).did == 0
+        assert reaper.turn(NOW + timedelta(hours=1)).did == 0
+        assert Metadata.objects.pending().count() == 1

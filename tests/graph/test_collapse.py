@@ -1,0 +1,149 @@
+"""What of a large graph is drawn, by tables."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from itertools import pairwise, product
+
+import pytest
+
+from chainsched.admin.charts.graph_picture import Graph, Vertex, picture
+from chainsched.graph.collapse import Collapsed, Edge, Fan, FanKey, choose_edges, collapse, collapse_neighbours, node_of
+from chainsched.graph.states import NodeState, tell, worst
+
+ROOTS = FanKey(None, 1, "cron")
+
+
+def fan(parent: int | None, number: int, *, above: FanKey | None = None, kind: str = "dependent", pk: int = 0) -> Fan:
+    key = FanKey(parent, 1, kind)
+    return Fan(key, {NodeState.IDLE: number}, f"{kind}-0", f"{kind}-{number}", pk, above)
+
+
+def roots(number: int) -> Fan:
+    return fan(None, number, kind="cron", pk=1)
+
+
+def collapsed(*fans: Fan, room: int, anchors: dict[int | None, Hashable] | None = None) -> Collapsed:
+    return collapse(fans, anchors=anchors or {}, room=room)
+
+
+def shape(result: Collapsed) -> list[tuple[int, bool]]:
+    return [(unit.size, unit.is_open) for unit in result.units]
+
+
+def nodes(result: Collapsed) -> int:
+    return sum(unit.size if unit.is_open else 1 for unit in result.units)
+
+
+@pytest.mark.parametrize(
+    ("fans", "room", "expected"),
+    [
+        pytest.param([roots(3)], 3, [(3, True)], id="all of it fits"),
+        pytest.param([roots(4)], 3, [(4, False)], id="a fan that does not fit is one node"),
+        pytest.param([roots(1)], 1, [(1, True)], id="one is never collapsed"),
+        pytest.param(
+            [roots(1), fan(1, 5000, above=ROOTS)], 300, [(1, True), (5000, False)], id="five thousand slices of a root"
+        ),
+        pytest.param(
+            [roots(1), fan(1, 5000, above=ROOTS), fan(1, 2, above=ROOTS, kind="dormant_dependent")],
+            300,
+            [(1, True), (2, True), (5000, False)],
+            id="siblings of another kind are apart, the smaller first",
+        ),
+        pytest.param(
+            [roots(400), *(fan(pk, 1, above=ROOTS, pk=1000 + pk) for pk in range(1, 401))],
+            300,
+            [(400, False), (400, False)],
+            id="what hangs below collapsed ones folds as well",
+        ),
+        pytest.param(
+            [roots(100), *(fan(pk, 10, above=ROOTS) for pk in range(1, 101))],
+            300,
+            [(100, True), *[(10, True)] * 11, *[(10, False)] * 89],
+            id="as many fans are opened as there is room for",
+        ),
+    ],
+)
+def test_fans_are_folded_until_they_fit(fans: list[Fan], room: int, expected: list[tuple[int, bool]]) -> None:
+    result = collapsed(*fans, room=room)
+    assert shape(result) == expected
+    assert nodes(result) <= room
+    assert result.left_out == 0
+
+
+def test_a_chain_that_is_too_long_is_cut_and_the_rest_is_counted() -> None:
+    chain = [fan(None, 1, kind="cron", pk=1)]
+    for pk in range(2, 10_001):
+        above = chain[-1].key
+        chain.append(fan(pk - 1, 1, above=above, pk=pk))
+    result = collapsed(*chain, room=300)
+    assert (nodes(result), result.left_out) == (300, 9_700)
+
+
+def test_what_hangs_in_a_circle_is_counted_and_not_drawn() -> None:
+    one, other = FanKey(1, 1, "dependent"), FanKey(2, 1, "dependent")
+    result = collapsed(fan(1, 1, above=other, pk=2), fan(2, 1, above=one, pk=1), room=10)
+    assert (result.units, result.left_out) == ([], 2)
+
+
+def test_an_anchor_is_what_its_children_hang_on() -> None:
+    result = collapsed(fan(7, 2), fan(8, 2), room=10, anchors={7: "here"})
+    assert {unit.above for unit in result.units} == {"here", None}
+
+
+def test_children_of_a_manifest_hang_on_its_node() -> None:
+    result = collapsed(roots(1), fan(1, 2, above=ROOTS), room=10)
+    assert [unit.above for unit in result.units] == [None, node_of(1)]
+
+
+def test_children_of_folded_manifests_hang_on_the_fold() -> None:
+    result = collapsed(roots(20), *(fan(pk, 1, above=ROOTS) for pk in range(20)), room=10)
+    top, below = result.units
+    assert below.above == top.key
+
+
+def test_a_parent_whose_own_parent_is_hidden_stands_at_the_top() -> None:
+    hidden_above = FanKey(99, 1, "cron")
+    result = collapsed(roots(1), fan(1, 2, above=hidden_above), room=10)
+    assert [unit.above for unit in result.units] == [None, node_of(1)]
+
+
+def test_groups_with_the_same_neighbours_fold_when_there_is_no_room() -> None:
+    edges: list[Edge] = [("top", name) for name in "abc"]
+    assert len(collapse_neighbours([*"abc", "top", "x", "y"], edges, room=6)) == 6
+    assert collapse_neighbours([*"abc", "top", "x", "y"], edges, room=5) == [["a", "b", "c"], ["top"], ["x", "y"]]
+
+
+def complete(number: int) -> dict[Edge, int]:
+    return {(one, other): 1 for one, other in product(range(number), repeat=2) if one < other}
+
+
+@pytest.mark.parametrize("number", [45, 300])
+def test_of_a_complete_graph_the_short_edges_are_chosen(number: int) -> None:
+    chosen = choose_edges(complete(number), most=1000, longest=3000)
+    assert len(chosen) <= 1000
+    assert set(pairwise(range(number))) <= set(chosen)
+    assert sum(int(other) - int(one) for one, other in chosen) <= 3000  # type: ignore[call-overload]
+
+
+def test_a_picture_draws_no_more_pieces_of_edges_than_can_be_laid_out_in_time() -> None:
+    """Forty-five nodes, all connected: fewer edges than are allowed, but in 45 ranks."""
+    vertices = [Vertex(number, f"g{number}", {NodeState.IDLE: 1}) for number in range(45)]
+    drawn = picture("Groups", Graph(vertices, complete(45)))
+    assert len(drawn.curves) < 500
+    assert drawn.notes == [f"And {990 - len(drawn.curves)} more edges, which are not drawn."]
+
+
+def test_of_edges_as_long_as_each_other_the_strongest_are_chosen() -> None:
+    assert choose_edges({("a", "b"): 1, ("c", "d"): 9}, most=1, longest=10) == [("c", "d")]
+
+
+def test_edges_in_a_circle_are_chosen_too() -> None:
+    assert len(choose_edges({("a", "b"): 1, ("b", "a"): 1}, most=9, longest=9)) == 2
+
+
+def test_the_worst_state_stands_for_many() -> None:
+    states = {NodeState.SUCCEEDED: 4000, NodeState.FAILING: 1, NodeState.RUNNING: 3}
+    assert worst(states) is NodeState.FAILING
+    assert tell(states) == "1 failing, 3 running, 4,000 succeeded"
+    assert worst({}) is NodeState.IDLE

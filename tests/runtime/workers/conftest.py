@@ -1,0 +1,12 @@
+"""What tests of processes and their children share."""
+
+import pytest
+
+from chainsched.runtime.workers.start_tokens import StartTokens
+
+
+@pytest.fixture
+def tokens():
+    made = StartTokens()
+    yield made
+    made.close()

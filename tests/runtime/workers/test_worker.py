@@ -1,0 +1,179 @@
+"""The worker's turn when the database is in trouble: results are kept, claims are not forgotten."""
+
+from datetime import timedelta
+
+import pytest
+from django.db import OperationalError
+
+from chainsched.conf import get_config
+from chainsched.db.clock import database_now
+from chainsched.domain import outcomes
+from chainsched.domain.outcomes import Finished
+from chainsched.domain.states import ExecutionState
+from chainsched.flow.run.claim import claim
+from chainsched.flow.run.record import Recorded, record
+from chainsched.models import Metadata
+from chainsched.runtime.workers import worker as module
+from chainsched.runtime.workers.runner import Collected
+from chainsched.runtime.workers.worker import Worker
+from tests.factories import NOW, make_execution, make_manifest, make_process
+
+pytestmark = pytest.mark.django_db
+
+MINUTE = timedelta(minutes=1)
+
+
+class Bench:
+    """A runner that finishes what the test says."""
+
+    def __init__(self, free=2):
+        self.free = free
+        self.started = []
+        self.finished = []
+        self.cancelled = set()
+        self.collected = Collected()
+
+    @property
+    def running(self):
+        return len(self.started) - len(self.finished)
+
+    def start(self, item):
+        self.started.append(item.execution_id)
+
+    def collect(self):
+        results = [Finished(execution_id, outcomes.completed("done")) for execution_id in self.finished]
+        self.started = [execution_id for execution_id in self.started if execution_id not in self.finished]
+        self.finished = []
+        collected, self.collected = self.collected, Collected()
+        collected.finished += results
+        return collected
+
+    def cancel(self, execution_ids):
+        self.cancelled |= set(execution_ids)
+
+    def withdraw(self):
+        self.collected.withdrawn += self.started
+        self.started = []
+
+
+@pytest.fixture
+def runner():
+    return Bench()
+
+
+@pytest.fixture
+def worker(runner):
+    return Worker(make_process(), runner, workflows=["testapp.ping"])
+
+
+def test_a_result_is_kept_until_the_database_takes_it(worker, runner, monkeypatch):
+    execution = make_execution(make_manifest(state={}))
+    worker.turn(NOW)
+    runner.finished = [execution.id]
+    monkeypatch.setattr(module, "record", unavailable)
+    with pytest.raises(OperationalError):
+        worker.turn(NOW)
+    assert not worker.is_idle
+    monkeypatch.setattr(module, "record", record)
+    worker.turn(NOW)
+    execution.refresh_from_db()
+    assert (execution.state, execution.output) == (ExecutionState.COMPLETED, "done")
+    assert worker.is_idle
+
+
+def test_nothing_seems_to_have_ended_before_its_result_came(worker, runner):
+    execution = make_execution(make_manifest(state={}))
+    worker.turn(NOW)
+    runner.finished = [execution.id]
+    came_at = database_now()
+    worker.turn(came_at - MINUTE)
+    execution.refresh_from_db()
+    assert execution.ended_at >= came_at
+
+
+def test_a_claim_whose_commit_was_not_heard_of_is_given_back(worker, runner, monkeypatch):
+    first, second = make_execution(make_manifest(state={})), make_execution(make_manifest(state={}))
+
+    def claim_and_vanish(**options):
+        claim(**options | {"limit": 1})
+        raise OperationalError("server closed the connection")
+
+    monkeypatch.setattr(module, "claim", claim_and_vanish)
+    with pytest.raises(OperationalError):
+        worker.turn(NOW)
+    assert Metadata.objects.in_progress().count() == 1
+    monkeypatch.setattr(module, "claim", claim)
+    worker.turn(NOW)
+    assert sorted(runner.started) == [first.id, second.id]
+
+
+def test_what_a_server_forgot_is_made_once_more(runner, caplog):
+    """A server took another's place and knows nothing of our last commits: what had ended is in progress again."""
+    process = make_process()
+    worker = Worker(process, runner, workflows=["testapp.ping"])
+    worker.turn(NOW)
+    began = {"state": ExecutionState.IN_PROGRESS, "process": process, "claimed_at": NOW, "started_at": NOW}
+    forgotten = make_execution(make_manifest(state={}), **began)
+    held_by_another = make_execution(make_manifest(state={}), **{**began, "process": make_process()})
+    worker.turn(NOW + timedelta(seconds=get_config().process_expiry))
+    assert runner.started == [forgotten.id]
+    assert held_by_another.id in Metadata.objects.in_progress().values_list("id", flat=True)
+    assert "1 executions that were written down are open again" in caplog.text
+
+
+def test_a_draining_worker_claims_nothing(worker, runner):
+    make_execution(make_manifest(state={}))
+    worker.drain()
+    worker.turn(NOW)
+    assert runner.started == []
+
+
+def test_one_that_claims_no_more_keeps_what_it_has(worker, runner):
+    execution = make_execution(make_manifest(state={}))
+    worker.turn(NOW)
+    make_execution(make_manifest(state={}))
+    worker.claim_no_more()
+    worker.turn(NOW)
+    assert runner.started == [execution.id]
+
+
+def test_who_was_told_to_stop_is_told_again_when_it_comes_back(worker, runner):
+    execution = make_execution(make_manifest(state={}))
+    worker.turn(NOW)
+    Metadata.objects.update(cancel_requested=True)
+    worker.turn(NOW + MINUTE)
+    assert runner.cancelled == {execution.id}
+    # It was on its way back when it was told, and nobody heard it.
+    runner.withdraw()
+    runner.cancelled.clear()
+    worker.turn(NOW + MINUTE)
+    worker.turn(NOW + 2 * MINUTE)
+    assert runner.started == [execution.id]
+    assert runner.cancelled == {execution.id}
+
+
+def unavailable(*_args, **_options):
+    raise OperationalError("no connection")
+
+
+def test_results_whose_rows_somebody_holds_keep_no_others_waiting(runner, monkeypatch):
+    asked, held = [], [1]
+
+    def record_unless_held(finished, *, now, by, is_waiting=True):
+        asked.append(([item.execution_id for item in finished], is_waiting))
+        ids = [item.execution_id for item in finished]
+        return Recorded(ended=[id_ for id_ in ids if id_ not in held], unwritten=[id_ for id_ in ids if id_ in held])
+
+    monkeypatch.setattr(module, "record", record_unless_held)
+    worker = Worker(make_process(), runner, workflows=[])
+    runner.started = [1, 2, 3]
+    for number, finished in enumerate([[1, 2], [3], []]):
+        runner.finished = finished
+        worker.turn(NOW + number * MINUTE)
+        assert not worker.is_idle
+    held.clear()
+    worker.turn(NOW + 3 * MINUTE)
+    assert worker.is_idle
+    fresh, again = ([ids for ids, is_waiting in asked if ids and is_waiting is how] for how in (True, False))
+    assert fresh == [[1, 2], [3]]
+    assert again == [[1], [1], [1], [1]]
