@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from chainsched.domain import exclusions
+from chainsched.domain.obstacles import Obstacle, find_obstacle, find_obstacle_to_request
 from chainsched.domain.schedules import (
     CronSchedule,
     Interval,
@@ -47,22 +48,23 @@ class Reason(enum.StrEnum):
     PENDING = "pending"
     QUEUED = "queued"
     AWAITING_DEAD_LETTER = "awaiting_dead_letter"
-    DISABLED = "disabled"
-    GROUP_DISABLED = "group_disabled"
-    RETIRED = "retired"
-    DONE = "done"
-    PARENT_MISSING = "parent_missing"
-    PARENT_DISABLED = "parent_disabled"
+    RETIRED = Obstacle.RETIRED.value
+    DONE = Obstacle.DONE.value
+    DISABLED = Obstacle.DISABLED.value
+    GROUP_DISABLED = Obstacle.GROUP_DISABLED.value
+    PARENT_MISSING = Obstacle.PARENT_MISSING.value
+    PARENT_DISABLED = Obstacle.PARENT_DISABLED.value
     PARENT_NOT_AHEAD = "parent_not_ahead"
     WAITS_FOR_SIBLINGS = "waits_for_siblings"
-    ON_DEMAND = "on_demand"
-    DORMANT = "dormant"
+    ON_DEMAND = Obstacle.ON_DEMAND.value
+    DORMANT = Obstacle.DORMANT.value
     MISFIRE_SKIPPED = "misfire_skipped"
     EXCLUDED = "excluded"
     UNSCHEDULABLE = "unschedulable"
 
 
 IN_WORDS = {
+    **{Reason(obstacle.value): obstacle.in_words for obstacle in Obstacle},
     Reason.DUE: "its time has come",
     Reason.TRIGGERED: "somebody triggered it",
     Reason.PARENT_RAN: "its parent ran and matched its condition",
@@ -72,16 +74,8 @@ IN_WORDS = {
     Reason.PENDING: "it is dispatched and waits for a worker",
     Reason.QUEUED: "it is queued and waits to be dispatched",
     Reason.AWAITING_DEAD_LETTER: "a dead letter awaits a decision: retry or acknowledge it",
-    Reason.DISABLED: "it is disabled",
-    Reason.GROUP_DISABLED: "its group is disabled",
-    Reason.RETIRED: "its declaration is gone from the code",
-    Reason.DONE: "it was a one-time job and has had its run",
-    Reason.PARENT_MISSING: "it depends on a manifest that no longer exists",
-    Reason.PARENT_DISABLED: "its parent is disabled",
     Reason.PARENT_NOT_AHEAD: "its parent has not run since, or not with the outcome it waits for",
     Reason.WAITS_FOR_SIBLINGS: "it waits until all its siblings have had their part",
-    Reason.ON_DEMAND: "it has no schedule and runs only when triggered",
-    Reason.DORMANT: "it is dormant and runs only when its parent activates it",
     Reason.MISFIRE_SKIPPED: "it was found too late, and its misfire policy is to skip",
     Reason.EXCLUDED: "an exclusion covers this time",
     Reason.UNSCHEDULABLE: "its schedule cannot be computed",
@@ -198,23 +192,6 @@ def occurrence(facts: Facts, *, now: datetime, is_fresh: bool = False) -> dateti
     return _next_run(facts, now=now, is_fresh=is_fresh)
 
 
-def find_obstacle(facts: Facts) -> Reason | None:
-    """What forbids every run that nobody asked for in person."""
-    for is_met, reason in (
-        (facts.is_retired, Reason.RETIRED),
-        (not facts.is_enabled, Reason.DISABLED),
-        (not facts.is_group_enabled, Reason.GROUP_DISABLED),
-        (facts.is_done, Reason.DONE),
-        (facts.schedule_type is ScheduleType.ON_DEMAND, Reason.ON_DEMAND),
-        (facts.schedule_type is ScheduleType.DORMANT_DEPENDENT, Reason.DORMANT),
-        (facts.schedule_type is ScheduleType.DEPENDENT and facts.parent_id is None, Reason.PARENT_MISSING),
-        (facts.schedule_type is ScheduleType.DEPENDENT and not facts.is_parent_enabled, Reason.PARENT_DISABLED),
-    ):
-        if is_met:
-            return reason
-    return None
-
-
 def timing_of(facts: Facts) -> Timing:
     """The manifest's schedule as a value; raises InvalidSchedule when a stored part of it is broken."""
     return Timing(
@@ -227,16 +204,16 @@ def timing_of(facts: Facts) -> Timing:
 
 
 def _decide_trigger(facts: Facts, wanted_at: datetime) -> Decision:
-    """A wish of a person runs a disabled manifest, but not one in a disabled group."""
-    if not facts.is_group_enabled:
-        return Decision(Reason.GROUP_DISABLED)
+    """A trigger runs a disabled manifest too; few obstacles stop it."""
+    if (obstacle := find_obstacle_to_request(facts)) is not None:
+        return Decision(Reason(obstacle.value))
     return Decision(Reason.TRIGGERED, source=Source.TRIGGER, scheduled_for=wanted_at)
 
 
 def _decide_by_itself(facts: Facts, now: datetime) -> Decision:
     """The decision when nobody asked for a run in person."""
     if (obstacle := find_obstacle(facts)) is not None:
-        return Decision(obstacle)
+        return Decision(Reason(obstacle.value))
     if facts.schedule_type is ScheduleType.DEPENDENT:
         return _decide_dependent(facts, now)
     try:
@@ -291,8 +268,8 @@ def _next_run(facts: Facts, *, now: datetime, is_fresh: bool) -> datetime | None
 
 
 def _trigger_time(facts: Facts) -> datetime | None:
-    """The wish that stands; it waits while the group is off."""
-    return facts.trigger_at if facts.is_group_enabled else None
+    """The time of the trigger that waits; None while an obstacle stops it."""
+    return facts.trigger_at if find_obstacle_to_request(facts) is None else None
 
 
 def _earliest(*times: datetime | None) -> datetime | None:

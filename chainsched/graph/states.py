@@ -5,10 +5,12 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 
-from django.db.models import Case, CharField, Exists, OuterRef, Q, Value, When
+from django.db.models import Case, CharField, Exists, OuterRef, Value, When
 
+from chainsched.domain.obstacles import STATES, Obstacle
 from chainsched.domain.states import ExecutionState
 from chainsched.models import DeadLetter, Metadata, WorkQueue
+from chainsched.models.obstacles import has_met
 
 
 class NodeState(enum.StrEnum):
@@ -19,6 +21,7 @@ class NodeState(enum.StrEnum):
     DEAD_LETTER = "dead_letter"
     FAILING = "failing"
     DISABLED = "disabled"
+    DONE = "done"
     SUCCEEDED = "succeeded"
     IDLE = "idle"
 
@@ -42,6 +45,7 @@ FILLS = {
     NodeState.DEAD_LETTER: "#f1aeb5",
     NodeState.FAILING: "#ffe69c",
     NodeState.DISABLED: "#dee2e6",
+    NodeState.DONE: "#d1e7dd",
     NodeState.SUCCEEDED: "#a3cfbb",
     NodeState.IDLE: "#ffffff",
 }
@@ -52,6 +56,7 @@ MARKS = {
     NodeState.DEAD_LETTER: "✖",
     NodeState.FAILING: "!",
     NodeState.DISABLED: "‖",
+    NodeState.DONE: "■",
     NodeState.SUCCEEDED: "✓",
     NodeState.IDLE: "○",
 }
@@ -65,7 +70,15 @@ BY_SEVERITY = (
     NodeState.RUNNING,
     NodeState.IDLE,
     NodeState.SUCCEEDED,
+    NodeState.DONE,
 )
+# How an obstacle is drawn. Retired manifests are in no graph.
+BY_OBSTACLE = {
+    Obstacle.RETIRED: NodeState.DISABLED,
+    Obstacle.DONE: NodeState.DONE,
+    Obstacle.DISABLED: NodeState.DISABLED,
+    Obstacle.GROUP_DISABLED: NodeState.DISABLED,
+}
 
 
 def worst(states: Mapping[NodeState, int]) -> NodeState:
@@ -88,7 +101,7 @@ def standing() -> Case:
         When(Exists(running), then=Value(NodeState.RUNNING.value)),
         When(Exists(executions) | Exists(queued), then=Value(NodeState.QUEUED.value)),
         When(Exists(letters), then=Value(NodeState.DEAD_LETTER.value)),
-        When(Q(is_enabled=False) | Q(group__is_enabled=False), then=Value(NodeState.DISABLED.value)),
+        *(When(has_met([obstacle]), then=Value(BY_OBSTACLE[obstacle].value)) for obstacle in STATES),
         When(state__consecutive_failures__gt=0, then=Value(NodeState.FAILING.value)),
         When(state__last_successful_run__isnull=True, then=Value(NodeState.IDLE.value)),
         default=Value(NodeState.SUCCEEDED.value),

@@ -16,9 +16,11 @@ from django.db.models.expressions import RawSQL
 
 from chainsched.db.fields import PinnedManager, choices, one_of, values
 from chainsched.db.id_in import id_in
+from chainsched.domain.obstacles import ENDING_PARTS
 from chainsched.domain.states import MisfirePolicy, RunCondition, ScheduleType
 from chainsched.models.manifest_group import ManifestGroup
 from chainsched.models.model_methods import ManifestActions, ManifestScheduling
+from chainsched.models.obstacles import is_free_of
 
 if TYPE_CHECKING:
     from chainsched.models.manifest_state import ManifestState
@@ -63,13 +65,7 @@ class ManifestQuerySet(models.QuerySet["Manifest"]):
 
     def having_parts(self) -> ManifestQuerySet:
         """Dependents that continuations of their parent wait for, whenever they have something to do."""
-        return self.filter(
-            schedule_type=ScheduleType.DEPENDENT,
-            is_fan_in_continuation=False,
-            is_enabled=True,
-            retired_at__isnull=True,
-            done_at__isnull=True,
-        )
+        return self.filter(is_free_of(ENDING_PARTS), schedule_type=ScheduleType.DEPENDENT, is_fan_in_continuation=False)
 
     def beside(self, manifest_ids: Collection[int]) -> ManifestQuerySet:
         """The continuations that may wait for these manifests: fan-in children of the same parents."""

@@ -15,6 +15,7 @@ from chainsched.db.id_in import id_in
 from chainsched.domain.states import ScheduleType
 from chainsched.models.dead_letter import DeadLetter
 from chainsched.models.manifest import Manifest
+from chainsched.models.obstacles import OF_THE_ROW, is_free_of
 
 # The columns of a wish for a run, and what they hold when nobody wishes for one.
 NO_TRIGGER = {"trigger_at": None, "trigger_input": None, "trigger_causation_id": "", "trigger_root_correlation_id": ""}
@@ -98,12 +99,8 @@ class ManifestStateQuerySet(models.QuerySet["ManifestState"]):
 
     def without_alarm(self, *, after: int, limit: int) -> list[int]:
         """Manifests that may run by themselves and have no alarm, in pages by id; many of them have open work."""
-        by_itself = Q(
-            Q(manifest__schedule_type__in=TIMED) | Q(due_execution__gt=F("covered_execution")),
-            manifest__is_enabled=True,
-            manifest__retired_at__isnull=True,
-            manifest__done_at__isnull=True,
-        )
+        has_reason = Q(manifest__schedule_type__in=TIMED) | Q(due_execution__gt=F("covered_execution"))
+        by_itself = has_reason & is_free_of(OF_THE_ROW, manifest="manifest__")
         may_run = self.filter(by_itself | Q(trigger_at__isnull=False), next_run_at__isnull=True, manifest__gt=after)
         return list(may_run.order_by("manifest_id").values_list("manifest_id", flat=True)[:limit])
 

@@ -13,10 +13,11 @@ from django.db.models import F, Q
 from chainsched.db import bulk
 from chainsched.db.fields import PinnedManager, choices, one_of, reference
 from chainsched.db.id_in import id_in
-from chainsched.domain.states import SOURCES_PAST_DISABLED, QueueStatus, Source
+from chainsched.domain.states import QueueStatus, Source
 from chainsched.models.manifest import Manifest
 from chainsched.models.manifest_group import ManifestGroup
 from chainsched.models.model_methods import QueueActions
+from chainsched.models.obstacles import releases_queued_row
 
 IS_QUEUED = Q(status=QueueStatus.QUEUED.value)
 GROUP_ID = models.BigIntegerField()
@@ -43,10 +44,7 @@ class WorkQueueQuerySet(models.QuerySet["WorkQueue"]):
 
     def ready(self, now: datetime) -> WorkQueueQuerySet:
         """Waiting rows whose time has come and whose manifest, if they have one, may run."""
-        # A row whose manifest was deleted behind our back matches none of these and never runs.
-        asked_for = Q(manifest__is_enabled=False, source__in=SOURCES_PAST_DISABLED)
-        released = Q(manifest__isnull=True) | Q(manifest__is_enabled=True) | asked_for
-        return self.queued().filter(Q(not_before__isnull=True) | Q(not_before__lte=now), released)
+        return self.queued().filter(Q(not_before__isnull=True) | Q(not_before__lte=now), releases_queued_row())
 
     def ahead_of(self, row: WorkQueue) -> WorkQueueQuerySet:
         """The rows that stand before this one in the order of dispatch."""

@@ -21,7 +21,7 @@ from chainsched.admin.pages import bulk_decisions
 from chainsched.db import bulk
 from chainsched.domain.states import BulkDecisionStatus, DeadLetterStatus
 from chainsched.flow.operate.bulk_decisions import carry_out
-from chainsched.models import BulkDecision, BulkDecisionItem, DeadLetter
+from chainsched.models import BulkDecision, BulkDecisionItem, DeadLetter, Manifest
 from tests.admin.test_actions import act, said
 from tests.admin.test_pages import MAX_QUERIES, queries, text_of
 from tests.admin.world import client_of, url_of
@@ -254,10 +254,15 @@ class TestDownstream:
 
     def test_the_page_of_a_letter_tells_what_a_retry_lets_run(self, viewer: Client, chain: DeadLetter) -> None:
         page = text_of(viewer, url_of(DeadLetter, "change", chain.pk))
-        told = page.partition("A retry that succeeds lets run")[2].partition("Hidden:")[0]
+        told = page.partition("Runs next if the retry succeeds")[2].partition("Hidden:")[0]
         assert "child" in told
         assert "grandchild" in told
         assert not [name for name in ("after", "off", "closed", "retired", "dormant") if name in told]
+
+    def test_a_letter_of_a_disabled_manifest_promises_no_dependents(self, viewer: Client, chain: DeadLetter) -> None:
+        Manifest.objects.filter(external_id="root").update(is_enabled=False)
+        page = text_of(viewer, url_of(DeadLetter, "change", chain.pk))
+        assert "child" not in page.partition("Runs next if the retry succeeds")[2].partition("Hidden:")[0]
 
     def test_so_does_the_page_that_asks(self, operator: Client, chain: DeadLetter) -> None:
         form = {"_selected_action": chain.pk, "CHANGE_FORM-action": "retry"}

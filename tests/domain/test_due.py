@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chainsched.domain import exclusions
-from chainsched.domain.due import IN_WORDS, Decision, Facts, OpenItem, Reason, alarm, decide, find_obstacle
+from chainsched.domain.due import IN_WORDS, Decision, Facts, OpenItem, Reason, alarm, decide
 from chainsched.domain.exclusions import Exclude
+from chainsched.domain.obstacles import find_obstacle
 from chainsched.domain.states import MisfirePolicy, ScheduleType, Source
 from chainsched.exceptions import InvalidSchedule
 
@@ -310,7 +311,7 @@ def test_the_alarm_of_a_schedule(known, usual, fresh):
 @pytest.mark.parametrize(("change", "reason"), OBSTACLES, ids=[reason for _, reason in OBSTACLES])
 def test_an_obstacle_silences_the_schedule_but_not_a_wish_unless_the_group_is_off(change, reason):
     hindered = replace(facts(next_run_at=NOW), **change)
-    assert find_obstacle(hindered) == Reason(reason)
+    assert find_obstacle(hindered) == reason
     assert alarm(hindered, now=NOW) is None
     request = None if reason == "group_disabled" else at(15)
     assert alarm(replace(hindered, trigger_at=at(15)), now=NOW) == request

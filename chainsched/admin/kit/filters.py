@@ -12,6 +12,7 @@ from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.http import HttpRequest
 
 from chainsched.db.clock import database_now
+from chainsched.domain.obstacles import Obstacle
 from chainsched.domain.states import (
     BulkDecisionOutcome,
     BulkDecisionStatus,
@@ -20,6 +21,7 @@ from chainsched.domain.states import (
     QueueStatus,
 )
 from chainsched.models import DeadLetter, ManifestGroup, Metadata, WorkQueue
+from chainsched.models.obstacles import has_met
 
 ALL = "all"
 MAX_TYPED = 200
@@ -165,9 +167,9 @@ class ManifestStateFilter(ChosenFilter):
             "queued": queued,
             "dead_letter": letters,
             "idle": ~Exists(executions) & ~queued & ~letters,
-            "disabled": Q(is_enabled=False) | Q(group__in=_disabled_groups()),
-            "retired": Q(retired_at__isnull=False),
-            "done": Q(done_at__isnull=False),
+            "disabled": has_met([Obstacle.DISABLED]) | Q(group__in=_disabled_groups()),
+            "retired": has_met([Obstacle.RETIRED]),
+            "done": has_met([Obstacle.DONE]),
         }
         return rows.filter(conditions[chosen])
 

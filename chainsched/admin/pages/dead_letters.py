@@ -191,7 +191,7 @@ class DeadLetterPage(Verbs, FoundByManifest, TriagePage, DecidingAboutMany):
             for manifest in manifests[:MAX_CONSEQUENCES]
         ]
         note = f"{_counted(len(manifests))} in all; these are the nearest." if len(manifests) > len(rows) else ""
-        yield Table("A retry that succeeds lets run", ("Manifest", "Group", "Workflow"), rows, note=note)
+        yield Table("Runs next if the retry succeeds", ("Manifest", "Group", "Workflow"), rows, note=note)
 
     def _would_run(self, manifest_ids: Iterable[int | None]) -> list[int]:
         return load_downstream({id_ for id_ in manifest_ids if id_ is not None}, limit=MAX_DOWNSTREAM)

@@ -19,6 +19,7 @@ from chainsched.admin.kit.sections import Fact, Facts, Section, Table
 from chainsched.admin.pages.graphs import MAX_ON_PAGE, GroupGraphs
 from chainsched.models import Manifest, ManifestGroup, Metadata, WorkQueue
 from chainsched.models.model_methods import ON_REQUEST
+from chainsched.models.obstacles import state_of
 
 MAX_MEMBERS = 50
 
@@ -183,9 +184,6 @@ class ManifestGroupPage(Verbs, GroupGraphs, OperatingPage):
 
 
 def _switch(member: Manifest) -> str:
-    """Whether a member runs by itself: not if it is off, nor if it is over."""
-    if member.retired_at is not None:
-        return "retired"
-    if member.done_at is not None:
-        return "done"
-    return "enabled" if member.is_enabled else "disabled"
+    """Whether a member runs by itself, apart from the switch of the group."""
+    obstacle = state_of(member, is_group_enabled=True)
+    return "enabled" if obstacle is None else obstacle.value

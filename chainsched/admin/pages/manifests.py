@@ -32,6 +32,7 @@ from chainsched.graph.load import Member
 from chainsched.models import DeadLetter, Manifest, ManifestGroup, Metadata
 from chainsched.models.manifest_facts import load_open_items
 from chainsched.models.model_methods import ON_REQUEST
+from chainsched.models.obstacles import state_of
 from chainsched.servers import get_server
 
 MAX_RUNS = 10
@@ -280,18 +281,12 @@ class ManifestPage(Verbs, ManifestGraphs, OperatingPage):
 
 
 def _rest(manifest: Manifest) -> str:
-    """How a manifest stands that has nothing open."""
-    for is_met, name in (
-        (manifest.retired_at is not None, "retired"),
-        (manifest.done_at is not None, "done"),
-        (not manifest.is_enabled, "disabled"),
-        (not manifest.group.is_enabled, "group_disabled"),
-        (display.state_of(manifest).consecutive_failures > 0, "failing"),
-        (_is_dormant(manifest), "dormant"),
-    ):
-        if is_met:
-            return name
-    return "idle"
+    """The state of a manifest that has nothing open: the obstacle it has met, or how its last runs went."""
+    if (obstacle := state_of(manifest, is_group_enabled=manifest.group.is_enabled)) is not None:
+        return obstacle.value
+    if display.state_of(manifest).consecutive_failures > 0:
+        return "failing"
+    return "dormant" if _is_dormant(manifest) else "idle"
 
 
 def _since(run: Metadata) -> datetime:

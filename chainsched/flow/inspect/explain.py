@@ -12,15 +12,22 @@ from datetime import datetime, timedelta
 from functools import cached_property
 
 from chainsched.conf import get_config
-from chainsched.domain.due import Facts, OpenItem, Reason, decide, find_obstacle, timing_of
+from chainsched.domain.due import Facts, OpenItem, Reason, decide, timing_of
+from chainsched.domain.obstacles import Obstacle, find_obstacle, find_obstacle_to_row
 from chainsched.domain.results import Explanation
 from chainsched.domain.schedules import next_runs
-from chainsched.domain.states import SOURCES_PAST_DISABLED, QueueStatus
+from chainsched.domain.states import QueueStatus, Source
 from chainsched.exceptions import InvalidSchedule, UnknownManifest
 from chainsched.models import Metadata, WorkQueue
 from chainsched.models.manifest_facts import load_facts
+from chainsched.models.obstacles import RowStanding
 
 PREVIEW = 10
+# The obstacles that hold a queued row, with the step that lifts each.
+HOLDS = {
+    Obstacle.DISABLED: "the manifest is disabled; enable or trigger it",
+    Obstacle.GROUP_DISABLED: "its group is disabled; enable the group",
+}
 
 
 def explain(manifest_id: int, *, workflows: Collection[str], now: datetime) -> Explanation:
@@ -106,13 +113,18 @@ def _why_held(row: WorkQueue, load: _Load, *, workflows: Collection[str], now: d
         return "waits_for_time", f"attempt {row.attempt} waits until {row.not_before.isoformat()}"
     if row.manifest is None and row.manifest_id is not None:
         return "manifest_gone", "its manifest was deleted behind the engine's back; cancel it"
-    if row.manifest is not None and not row.manifest.is_enabled and row.source not in SOURCES_PAST_DISABLED:
-        return str(Reason.DISABLED), "it is queued, but the manifest is disabled; enable or trigger it"
-    if row.group is not None and not row.group.is_enabled:
-        return str(Reason.GROUP_DISABLED), "it is queued, but its group is disabled"
+    if (obstacle := find_obstacle_to_row(_standing_of(row), Source(row.source))) is not None:
+        return obstacle.value, f"it is queued, but {HOLDS[obstacle]}"
     if row.workflow not in workflows:
         return _without_worker(row.workflow)
     return _why_no_room(row, load)
+
+
+def _standing_of(row: WorkQueue) -> RowStanding:
+    return RowStanding(
+        is_enabled=row.manifest is None or row.manifest.is_enabled,
+        is_group_enabled=row.group is None or row.group.is_enabled,
+    )
 
 
 def _why_no_room(row: WorkQueue, load: _Load) -> tuple[str, str]:

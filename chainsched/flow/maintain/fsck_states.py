@@ -17,6 +17,7 @@ from chainsched.db import bulk
 from chainsched.db.chunks import chunks
 from chainsched.domain import due
 from chainsched.domain.due import Facts
+from chainsched.domain.obstacles import find_obstacle
 from chainsched.domain.results import Finding
 from chainsched.domain.states import DeadLetterStatus, ScheduleType
 from chainsched.exceptions import InvalidSchedule
@@ -57,7 +58,7 @@ def no_alarm_is_forbidden(check: str, *, now: datetime, repair: bool) -> Iterato
             if repair:
                 arm([known.manifest_id for known in wrong], now=now)
         for known in wrong:
-            why = known.open_item or due.find_obstacle(known) or "nothing is due"
+            why = known.open_item or find_obstacle(known) or "nothing is due"
             evidence = f"it has an alarm for {known.next_run_at:%Y-%m-%d %H:%M:%S %Z} although: {why}"
             yield Finding(check, known.external_id, evidence, is_mended=repair)
 

@@ -17,6 +17,7 @@ from chainsched.db import bulk
 from chainsched.db.chunks import chunks
 from chainsched.domain.due import Facts, OpenItem
 from chainsched.domain.inputs import OWN_INPUT
+from chainsched.domain.obstacles import find_obstacle_to_request
 from chainsched.domain.results import Answer
 from chainsched.domain.states import ScheduleType, Source
 from chainsched.flow.run.alarm import arm
@@ -74,7 +75,7 @@ def _answer(facts: Facts, request: TriggerRequest) -> Answer:
         return Answer.ALREADY_QUEUED if request.input is OWN_INPUT else Answer.WILL_RUN_AGAIN
     if facts.open_item is not None:
         return Answer.WILL_RUN_AGAIN
-    return Answer.QUEUED if facts.is_group_enabled else Answer.WAITS_FOR_GROUP
+    return Answer.QUEUED if find_obstacle_to_request(facts) is None else Answer.WAITS_FOR_GROUP
 
 
 def _those(answers: Mapping[int, Answer], *wanted: Answer) -> list[int]:
