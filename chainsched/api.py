@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Unpack, cast
+from typing import Any, TypeVar, Unpack, cast
 from uuid import UUID
 
-from django.db.models import QuerySet
+from django.db.models import Model, QuerySet
 
 from chainsched.conf import get_config
 from chainsched.db.chunks import chunks
@@ -22,12 +22,14 @@ from chainsched.domain.declarations import MAX_PRIORITY, Declaration, DependentO
 from chainsched.domain.inputs import OWN_INPUT, readable
 from chainsched.domain.results import Ancestry, Answer, Cancelled, Explanation, Health, Resolved
 from chainsched.domain.schedules import Once, Schedule
-from chainsched.exceptions import InvalidInput, UnknownExecution, UnknownManifest
+from chainsched.domain.states import BulkDecisionVerb
+from chainsched.exceptions import InvalidInput, UnknownExecution, UnknownManifest, UnknownRow
 from chainsched.flow.inspect.causes import find_causes
 from chainsched.flow.inspect.explain import explain as explain_manifest
 from chainsched.flow.inspect.explain import explain_row as explain_waiting
 from chainsched.flow.inspect.health import check_health
 from chainsched.flow.operate import enable as switch
+from chainsched.flow.operate.bulk_decisions import cancel_bulk_decision as stop_bulk_decision
 from chainsched.flow.operate.cancel import cancel as cancel_work
 from chainsched.flow.operate.cancel import cancel_execution as stop_execution
 from chainsched.flow.operate.cancel import cancel_row as unqueue
@@ -35,7 +37,7 @@ from chainsched.flow.operate.cancel_tree import cancel_tree
 from chainsched.flow.operate.group_limits import set_group_limits
 from chainsched.flow.operate.prioritize import prioritize
 from chainsched.flow.operate.remove import remove_all
-from chainsched.flow.operate.resolve import Decision, acknowledge, retry
+from chainsched.flow.operate.resolve import Decision, decide
 from chainsched.flow.operate.trigger import TriggerRequest
 from chainsched.flow.operate.trigger import trigger as trigger_manifests
 from chainsched.flow.operate.trigger import trigger_group as trigger_members
@@ -44,7 +46,7 @@ from chainsched.flow.schedule.batches import Batch, declaration
 from chainsched.flow.schedule.one_time_child import add_one_time_child
 from chainsched.flow.schedule.plan import Origin
 from chainsched.flow.schedule.seed import retire, upsert
-from chainsched.models import DeadLetter, Manifest, ManifestGroup, Metadata, WorkQueue
+from chainsched.models import BulkDecision, DeadLetter, Manifest, ManifestGroup, Metadata, WorkQueue
 from chainsched.models.model_methods import ON_REQUEST
 from chainsched.registry import WorkflowRef, registry
 from chainsched.servers import get_server
@@ -52,6 +54,10 @@ from chainsched.servers import get_server
 logger = logging.getLogger(__name__)
 
 MAX_REASON = 200
+# Of a number that fits the primary key.
+MAX_DIGITS = 19
+
+M = TypeVar("M", bound=Model)
 
 
 def schedule(
@@ -125,6 +131,37 @@ def find_execution(id_: str) -> Metadata:
     if execution is None:
         raise UnknownExecution(id_)
     return execution
+
+
+def find_group(name: str) -> ManifestGroup:
+    """The group of this name; raises UnknownRow."""
+    group = ManifestGroup.objects.filter(name=name).first()
+    if group is None:
+        raise UnknownRow("group", name, "`chainsched status` lists them")
+    return group
+
+
+def find_row(id_: str) -> WorkQueue:
+    """The queue row with this number; raises UnknownRow."""
+    return _numbered(WorkQueue, "queue row", id_)
+
+
+def find_letter(id_: str) -> DeadLetter:
+    """The dead letter with this number; raises UnknownRow."""
+    return _numbered(DeadLetter, "dead letter", id_)
+
+
+def find_bulk_decision(id_: str) -> BulkDecision:
+    """The bulk decision with this number; raises UnknownRow."""
+    return _numbered(BulkDecision, "bulk decision", id_)
+
+
+def _numbered(model: type[M], kind: str, id_: str) -> M:
+    number = int(id_) if id_.isdecimal() and len(id_) < MAX_DIGITS else 0
+    row = model._default_manager.filter(pk=number).first()  # noqa: SLF001 - Django's own name for it
+    if row is None:
+        raise UnknownRow(kind, id_, "give the number that its page or list shows")
+    return row
 
 
 def trigger(manifest: Manifest, *, delay: timedelta | float | None = None, input: Any = OWN_INPUT) -> Answer:
@@ -281,20 +318,25 @@ def remove(manifests: Iterable[int]) -> tuple[int, dict[str, int]]:
 
 def retry_letters(letters: Iterable[DeadLetter], *, by: Any = None, note: str = "") -> Resolved:
     """Queue another run for each dead letter; the answer names those it took effect on and why not on others."""
-    return _resolve(retry, "retried", letters, Decision(by=by, note=note))
+    return _decide(BulkDecisionVerb.RETRY, letters, Decision(by=by, note=note))
 
 
 def acknowledge_letters(letters: Iterable[DeadLetter], *, by: Any = None, note: str = "") -> Resolved:
     """Close dead letters without another run; the answer names those it took effect on and why not on others."""
-    return _resolve(acknowledge, "acknowledged", letters, Decision(by=by, note=note))
+    return _decide(BulkDecisionVerb.ACKNOWLEDGE, letters, Decision(by=by, note=note))
 
 
-def _resolve(stage: Callable[..., Resolved], verb: str, letters: Iterable[DeadLetter], decision: Decision) -> Resolved:
+def cancel_bulk_decision(bulk_decision: BulkDecision, *, reason: str = ON_REQUEST) -> bool:
+    """Leave the remaining letters of a bulk decision undecided; False if it was over."""
+    return stop_bulk_decision(bulk_decision.pk, reason=_checked_reason(reason), now=database_now())
+
+
+def _decide(verb: BulkDecisionVerb, letters: Iterable[DeadLetter], decision: Decision) -> Resolved:
     ids = sorted({letter.id for letter in letters})
     resolved = Resolved()
     for part in chunks(ids):
-        resolved += stage(part, decision=decision, now=database_now())
-    logger.info("%d dead letters were %s by %s.", len(resolved.done), verb, decision.by or "the system")
+        resolved += decide(verb, part, decision=decision, now=database_now())
+    logger.info("%s: %s of %d dead letters.", decision.by or "The system", verb, len(resolved.done))
     return resolved
 
 

@@ -114,6 +114,15 @@ class UnknownExecution(ChainschedError, LookupError):
         super().__init__(f"There is no execution {execution_id!r}; retention may have removed it.")
 
 
+class UnknownRow(ChainschedError, LookupError):
+    """There is no such group, queue row, dead letter or bulk decision."""
+
+    def __init__(self, kind: str, name: str, remedy: str) -> None:
+        super().__init__(f"There is no {kind} {name!r}; {remedy}.")
+        self.kind = kind
+        self.name = name
+
+
 class ActivationError(ChainschedError, RuntimeError):
     """A dormant child cannot be activated from here; the message says why."""
 

@@ -19,7 +19,9 @@ from chainsched.domain.due import Reason
 from chainsched.domain.results import Answer
 from chainsched.flow.maintain.fsck import CHECKS
 from chainsched.management.commands.chainsched import VERBS
+from chainsched.management.verbs.operate import operator_verbs
 from chainsched.models import model_methods
+from chainsched.operations import OPERATIONS, Operation
 from chainsched.testing import Workbench
 from tests.admin.test_matrix import addresses
 from tests.browser.pages import PAGES, picture_of
@@ -43,6 +45,7 @@ DOORS = sorted(
             model_methods.GroupActions,
             model_methods.DeadLetterActions,
             model_methods.QueueActions,
+            model_methods.BulkDecisionActions,
         )
         for name in vars(door)
         if not name.startswith("_")
@@ -53,6 +56,7 @@ SCOPE = [
     for name, value in vars(correlation).items()
     if getattr(value, "__module__", None) == correlation.__name__ and not name.startswith("_")
 ]
+OPERATOR_VERBS = operator_verbs()
 SIGNALS = [name for name, value in vars(signals).items() if isinstance(value, Signal)]
 
 
@@ -80,7 +84,11 @@ def own_options() -> Iterator[tuple[str, str]]:
     for name, verb in VERBS.items():
         plain = argparse.ArgumentParser(add_help=False)
         verb.add_arguments(plain)
-        yield from ((f"chainsched {name}", option) for option in sorted(flags(plain)))
+        yield from ((heading_of(name), option) for option in sorted(flags(plain)))
+
+
+def heading_of(verb: str) -> str:
+    return "Operator verbs" if verb in OPERATOR_VERBS else f"chainsched {verb}"
 
 
 @pytest.mark.parametrize("option", conf.OPTIONS)
@@ -100,14 +108,19 @@ def test_the_reference_names_no_option_or_check_that_does_not_exist() -> None:
     assert sorted(ids) == CHECK_IDS
 
 
-@pytest.mark.parametrize(("command", "option"), list(own_options()))
+@pytest.mark.parametrize(("command", "option"), sorted(set(own_options())))
 def test_the_reference_describes_the_option_of_the_command(command: str, option: str) -> None:
     assert re.search(rf"^`{option}( .+)?`\n: ", section("reference/commands", command), re.MULTILINE)
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_the_reference_shows_how_the_verb_is_called(verb: str) -> None:
-    assert f"$ python manage.py chainsched {verb} " in section("reference/commands", f"chainsched {verb}")
+    assert f"$ python manage.py chainsched {verb} " in section("reference/commands", heading_of(verb))
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: f"{operation.target}-{operation.name}")
+def test_the_reference_has_the_line_of_the_operation(operation: Operation) -> None:
+    assert operation.docs_line in section("reference/commands", "Operator verbs")
 
 
 def test_the_reference_describes_no_option_or_verb_that_does_not_exist() -> None:
@@ -115,7 +128,8 @@ def test_the_reference_describes_no_option_or_verb_that_does_not_exist() -> None
     for command in {command for command, _ in known}:
         described = re.findall(r"^`(--[a-z-]+)(?: .+)?`\n: ", section("reference/commands", command), re.MULTILINE)
         assert {(command, option) for option in described} <= known
-    assert re.findall(r"^### chainsched (\w+)$", read("reference/commands"), re.MULTILINE) == list(VERBS)
+    described_verbs = re.findall(r"^### chainsched (\w+)$", read("reference/commands"), re.MULTILINE)
+    assert described_verbs == [verb for verb in VERBS if verb not in OPERATOR_VERBS]
 
 
 @pytest.mark.parametrize("name", chainsched.__all__)

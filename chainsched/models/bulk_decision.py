@@ -11,6 +11,7 @@ from django.db.models import F, Q
 
 from chainsched.db.fields import PinnedManager, choices, one_of, person, values
 from chainsched.domain.states import OPEN_BULK_DECISIONS, BulkDecisionStatus, BulkDecisionVerb
+from chainsched.models.model_methods import BulkDecisionActions
 
 IS_OPEN = Q(status__in=values(OPEN_BULK_DECISIONS))
 
@@ -49,7 +50,7 @@ class BulkDecisionQuerySet(models.QuerySet["BulkDecision"]):
         return self.open().filter(id=bulk_decision_id).update(**closed)
 
 
-class BulkDecision(models.Model):
+class BulkDecision(BulkDecisionActions, models.Model):
     """What somebody asked to be done to many dead letters, and how far it is."""
 
     verb = models.CharField(max_length=12, choices=choices(BulkDecisionVerb), help_text="What is done to each letter.")

@@ -19,7 +19,7 @@ from chainsched.db.id_in import id_in
 from chainsched.domain.obstacles import ENDING_PARTS
 from chainsched.domain.states import MisfirePolicy, RunCondition, ScheduleType
 from chainsched.models.manifest_group import ManifestGroup
-from chainsched.models.model_methods import ManifestActions, ManifestScheduling
+from chainsched.models.model_methods import ManifestActions, ManifestScheduling, api
 from chainsched.models.obstacles import is_free_of
 
 if TYPE_CHECKING:
@@ -44,8 +44,6 @@ class ManifestQuerySet(models.QuerySet["Manifest"]):
 
     def delete(self) -> tuple[int, dict[str, int]]:
         """Remove manifests as the engine does it: what waits is cancelled, letters are closed, history stays."""
-        from chainsched import api  # noqa: PLC0415 - a door: it leads up
-
         return api.remove(self.values_list("id", flat=True))
 
     delete.alters_data = True  # type: ignore[attr-defined]

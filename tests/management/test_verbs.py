@@ -141,7 +141,7 @@ class TestTrigger:
         make_manifest("sync", workflow="testapp.copy", state={})
         assert run("trigger", "sync", "--input", '{"table": "t"}') == "sync: queued.\n"
         assert WorkQueue.objects.get().input == {"table": "t", "size": 500}
-        assert run_json("trigger", "sync")["code"] == "already_queued"
+        assert run_json("trigger", "sync")[0]["code"] == "already_queued"
 
     def test_a_delay_is_remembered(self):
         make_manifest("sync", state={})
@@ -162,9 +162,9 @@ class TestTrigger:
         [
             (["nobody"], "no manifest 'nobody'"),
             (["--group", "nobody"], "no group 'nobody'"),
-            (["sync", "--input", "{"], "--input is no JSON"),
+            (["sync", "--input", "{"], "--input: it is no JSON"),
             (["sync", "--input", "{}"], "table"),
-            (["--group", "etl", "--delay", "5"], "for one manifest"),
+            (["--group", "etl", "--delay", "5"], "--delay: not for a group"),
             (["sync", "--delay", "-5"], "no number of seconds"),
             ([], "required"),
         ],

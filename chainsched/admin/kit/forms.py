@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -17,6 +17,7 @@ from chainsched.domain.inputs import OWN_INPUT
 from chainsched.domain.redaction import redact
 from chainsched.exceptions import ChainschedError
 from chainsched.models import Manifest
+from chainsched.operations import Operation
 from chainsched.registry import registry
 
 MAX_DELAY = timedelta(days=366)
@@ -119,6 +120,20 @@ class ActivationForm(ReasonForm):
         if redact(own) != own:
             return {}
         return initial_of(self.schema, own)
+
+
+# By the further questions of an operation.
+FORMS: Mapping[tuple[str, ...], type[ReasonForm]] = {
+    (): ReasonForm,
+    ("delay", "input"): TriggerForm,
+    ("input",): ActivationForm,
+    ("max_active_jobs", "priority"): LimitsForm,
+}
+
+
+def form_of(operation: Operation) -> type[ReasonForm]:
+    """The form that asks before an operation is carried out."""
+    return NoteForm if operation.needs_reason else FORMS[tuple(operation.asks)]
 
 
 def _schema_of(manifest: Manifest) -> dict[str, Any]:

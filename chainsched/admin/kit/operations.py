@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from django.contrib import messages
@@ -20,60 +20,16 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 
-from chainsched import history
-from chainsched.admin.kit.action_locations import ActionLocation, LocatedActions
-from chainsched.admin.kit.forms import ReasonForm
+from chainsched.admin.kit.action_locations import EVERYWHERE, ON_THE_PAGE, ActionLocation, LocatedActions, action
+from chainsched.admin.kit.forms import ReasonForm, form_of
 from chainsched.admin.kit.page import ReadOnlyPage
-from chainsched.domain.results import Answer, Cancelled
 from chainsched.exceptions import ChainschedError
+from chainsched.operations import Instruction, Operation, carry_out, operations_of
 
 # Each row is asked about by a hidden field, of which Django takes 1,000 in a form.
 MAX_ROWS = 500
 MAX_NAMED = 20
 PAGE_ACTION = f"{ActionLocation.CHANGE_FORM.value}-action"
-
-
-class NoEffect(str):
-    """What became of a row, in words, if nothing did: told as a warning."""
-
-    __slots__ = ()
-
-
-def answered(answer: Answer) -> str:
-    """What became of a wish for a run."""
-    return NoEffect(answer.in_words) if answer in (Answer.BUSY, Answer.AWAITS_DEAD_LETTER) else answer.in_words
-
-
-def stopped(found: Cancelled) -> str:
-    """What came of a wish to stop something."""
-    if not found.total:
-        return NoEffect("nothing was left to stop")
-    return f"stopped {found.queued} queued, {found.pending} pending and {found.running} running"
-
-
-@dataclass(frozen=True, slots=True)
-class Instruction:
-    """What somebody wants to be done, beyond the operation itself."""
-
-    by: Any
-    reason: str = ""
-    details: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """One thing that can be done to a row; ``perform`` does it and says what became of it.
-
-    ``warning`` tells before what follows from it. ``is_fitting`` is whether the page of a row offers it.
-    """
-
-    verb: str
-    did: str
-    permission: str
-    perform: Callable[[Any, Instruction], str]
-    form: type[ReasonForm] = ReasonForm
-    warning: str = ""
-    is_fitting: Callable[[Any], bool] = lambda _row: True
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +47,20 @@ class Question:
 
 
 class OperatingPage(LocatedActions, ReadOnlyPage):
-    """Carries out operations for a page whose actions name them in ``operations``."""
+    """Gives a page the actions of its ``target`` in ``chainsched.operations``, and carries them out."""
 
+    target = ""
     operations: Mapping[str, Operation] = {}
     max_named = MAX_NAMED
     checkbox_name = ACTION_CHECKBOX_NAME
-    # The columns that the trail tells before and after.
-    audited: Sequence[str] = ()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "target" in vars(cls):
+            cls.operations = operations_of(cls.target)
+            cls.actions = tuple(cls.operations)
+            for operation in cls.operations.values():
+                setattr(cls, operation.name, _action_for(operation))
 
     def changeform_view(
         self, request: HttpRequest, object_id: str | None = None, form_url: str = "", extra_context: Any = None
@@ -158,11 +121,6 @@ class OperatingPage(LocatedActions, ReadOnlyPage):
         """What else the page that asks says about doing this to these rows."""
         return ()
 
-    def condition(self, row: Any) -> str:
-        """How a row stands at this moment, as the trail tells it."""
-        found = type(row).objects.filter(pk=row.pk).values(*self.audited).first()
-        return ", ".join(f"{column} {value}" for column, value in found.items()) if found else "gone"
-
     def _act_on_one(self, request: HttpRequest, object_id: str) -> HttpResponse:
         row = self.get_object(request, unquote(object_id))
         if not self.has_view_permission(request, row):
@@ -183,7 +141,7 @@ class OperatingPage(LocatedActions, ReadOnlyPage):
         """The question, with the answer if the request carries one."""
         data = request.POST if "confirmed" in request.POST and not is_fresh else None
         may_see = self.has_payloads_permission(request, rows[0])
-        return operation.form(data, rows=rows, may_see_payloads=may_see)
+        return form_of(operation)(data, rows=rows, may_see_payloads=may_see)
 
     def _ask_about_all(self, request: HttpRequest, rows: Sequence[Any], name: str, form: ReasonForm) -> HttpResponse:
         hidden = [(self.checkbox_name, str(row.pk)) for row in rows]
@@ -196,7 +154,7 @@ class OperatingPage(LocatedActions, ReadOnlyPage):
         is_on_page = PAGE_ACTION in request.POST
         context = {
             **self.admin_site.each_context(request),
-            "title": operation.verb,
+            "title": operation.label,
             "opts": self.opts,
             "operation": operation,
             "form": question.form,
@@ -212,37 +170,40 @@ class OperatingPage(LocatedActions, ReadOnlyPage):
     def _carry_out(self, request: HttpRequest, rows: Sequence[Any], operation: Operation, form: ReasonForm) -> None:
         """Row by row, because each has an outcome and an entry of its own; what is done is written down at once."""
         instruction = Instruction(request.user, form.cleaned_data["reason"], form.details())
-        done, vain, refused = Counter[str](), Counter[str](), Counter[str]()
+        done, without_effect, refused = Counter[str](), Counter[str](), Counter[str]()
         for row in rows:
             if not self.is_permitted(request, row, operation):
                 refused["not permitted"] += 1
                 continue
             try:
-                outcome = self._do(row, operation, instruction)
-                (vain if isinstance(outcome, NoEffect) else done)[outcome] += 1
+                outcome = carry_out(operation, row, instruction)
+                (done if outcome.has_effect else without_effect)[outcome.in_words] += 1
             except ChainschedError as error:
                 refused[str(error)] += 1
             except OperationalError:
                 refused["the database is busy with it; try again"] += 1
         self._tell(request, operation, done, messages.SUCCESS)
-        self._tell(request, operation, vain, messages.WARNING)
+        self._tell(request, operation, without_effect, messages.WARNING)
         self._tell(request, operation, refused, messages.ERROR)
-
-    def _do(self, row: Any, operation: Operation, instruction: Instruction) -> str:
-        before = self.condition(row)
-        outcome = operation.perform(row, instruction)
-        entry = history.describe(
-            operation.did,
-            outcome,
-            before=before,
-            after=self.condition(row),
-            reason=instruction.reason,
-            details=history.describe_details(instruction.details),
-        )
-        history.write({entry: [row]}, user=instruction.by)
-        return outcome
 
     def _tell(self, request: HttpRequest, operation: Operation, outcomes: Counter[str], level: int) -> None:
         for outcome, number in outcomes.most_common(5):
             noun = self.opts.verbose_name if number == 1 else self.opts.verbose_name_plural
-            self.message_user(request, f"{operation.verb}: {number} {noun}: {outcome.rstrip('.')}.", level)
+            self.message_user(request, f"{operation.label}: {number} {noun}: {outcome.rstrip('.')}.", level)
+
+
+def _action_for(operation: Operation) -> Callable[..., HttpResponse | None]:
+    """The action of Django's admin that asks about an operation and carries it out."""
+
+    def act(page: OperatingPage, request: HttpRequest, rows: QuerySet[Any]) -> HttpResponse | None:
+        return page.operate(request, rows, operation.name)
+
+    act.__name__ = operation.name
+    act.__doc__ = operation.summary
+    mark = action(
+        permission=operation.permission,
+        description=operation.label,
+        plural=operation.plural,
+        location=EVERYWHERE if operation.plural else ON_THE_PAGE,
+    )
+    return mark(act)

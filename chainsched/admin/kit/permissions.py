@@ -6,13 +6,7 @@ from typing import Any
 
 from django.http import HttpRequest
 
-TRIGGER = "chainsched.trigger_manifest"
-ACTIVATE = "chainsched.activate_manifest"
-SWITCH = "chainsched.switch_manifest"
-CANCEL = "chainsched.cancel_manifest"
-LIMIT = "chainsched.limit_manifestgroup"
-RETRY = "chainsched.retry_deadletter"
-ACKNOWLEDGE = "chainsched.acknowledge_deadletter"
+from chainsched.operations import PERMISSIONS
 
 
 class Verbs:
@@ -20,28 +14,28 @@ class Verbs:
 
     def has_trigger_permission(self, request: HttpRequest, row: Any = None) -> bool:
         """Trigger manifests and groups, run executions again, bring queue rows forward."""
-        return bool(request.user.has_perm(TRIGGER))
+        return bool(request.user.has_perm(PERMISSIONS["trigger"]))
 
     def has_activate_permission(self, request: HttpRequest, row: Any = None) -> bool:
         """Activate dormant manifests."""
-        return bool(request.user.has_perm(ACTIVATE))
+        return bool(request.user.has_perm(PERMISSIONS["activate"]))
 
     def has_switch_permission(self, request: HttpRequest, row: Any = None) -> bool:
         """Enable and disable manifests and groups."""
-        return bool(request.user.has_perm(SWITCH))
+        return bool(request.user.has_perm(PERMISSIONS["switch"]))
 
     def has_cancel_permission(self, request: HttpRequest, row: Any = None) -> bool:
         """Cancel manifests, groups, executions, trees and queue rows."""
-        return bool(request.user.has_perm(CANCEL))
+        return bool(request.user.has_perm(PERMISSIONS["cancel"]))
 
     def has_limit_permission(self, request: HttpRequest, row: Any = None) -> bool:
         """Change the limit and the priority of groups."""
-        return bool(request.user.has_perm(LIMIT))
+        return bool(request.user.has_perm(PERMISSIONS["limit"]))
 
     def has_retry_permission(self, request: HttpRequest, row: Any = None) -> bool:
         """Retry dead letters."""
-        return bool(request.user.has_perm(RETRY))
+        return bool(request.user.has_perm(PERMISSIONS["retry"]))
 
     def has_acknowledge_permission(self, request: HttpRequest, row: Any = None) -> bool:
         """Acknowledge dead letters."""
-        return bool(request.user.has_perm(ACKNOWLEDGE))
+        return bool(request.user.has_perm(PERMISSIONS["acknowledge"]))

@@ -12,19 +12,18 @@ from django.urls import reverse
 from django.utils.html import format_html
 
 from chainsched.admin.kit import display
-from chainsched.admin.kit.action_locations import action
 from chainsched.admin.kit.filters import BulkDecisionFilter, BulkDecisionOutcomeFilter, BulkDecisionStatusFilter
 from chainsched.admin.kit.forms import ReasonForm
-from chainsched.admin.kit.operations import Instruction, NoEffect, OperatingPage, Operation, Question
+from chainsched.admin.kit.operations import OperatingPage, Question
 from chainsched.admin.kit.page import ReadOnlyPage
 from chainsched.admin.kit.permissions import Verbs
 from chainsched.admin.kit.sections import Fact, Facts, Section, Table
 from chainsched.db.clock import database_now
 from chainsched.domain.redaction import redact_text
-from chainsched.domain.states import OPEN_BULK_DECISIONS, BulkDecisionOutcome, BulkDecisionStatus, BulkDecisionVerb
-from chainsched.flow.operate.bulk_decisions import cancel_bulk_decision, request_bulk_decision
+from chainsched.domain.states import BulkDecisionOutcome, BulkDecisionStatus, BulkDecisionVerb
+from chainsched.flow.operate.bulk_decisions import request_bulk_decision
 from chainsched.models import BulkDecision, BulkDecisionItem, DeadLetter
-from chainsched.models.model_methods import ON_REQUEST
+from chainsched.operations import Operation
 
 MAX_CHOSEN = 50_000
 PAGE = 2000
@@ -109,23 +108,6 @@ def _unfit(ids: Sequence[int]) -> str:
     return f"Nothing was done: a bulk decision takes at most {MAX_CHOSEN:,} letters. Narrow the list by its filters."
 
 
-def _cancel(bulk_decision: BulkDecision, instruction: Instruction) -> str:
-    is_stopped = cancel_bulk_decision(bulk_decision.pk, reason=instruction.reason or ON_REQUEST, now=database_now())
-    return "called off; what was decided stays" if is_stopped else NoEffect("it was over")
-
-
-OPERATIONS = {
-    "cancel": Operation(
-        "Cancel",
-        "Cancelled",
-        "cancel",
-        _cancel,
-        warning="No further letter is decided about. What was decided stays.",
-        is_fitting=lambda bulk_decision: bulk_decision.status in OPEN_BULK_DECISIONS,
-    ),
-}
-
-
 class BulkDecisionPage(Verbs, OperatingPage):
     """BulkDecisions, newest first."""
 
@@ -134,14 +116,7 @@ class BulkDecisionPage(Verbs, OperatingPage):
     people = ("asked_by",)
     ordering = ("-id",)
     sortable_by = ()
-    actions = ("cancel",)
-    audited = ("status", "done_count", "skipped_count")
-    operations = OPERATIONS
-
-    @action(permission="cancel", description="Cancel", plural="Cancel selected bulk decisions")
-    def cancel(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
-        """Let nothing more be done for them."""
-        return self.operate(request, queryset, "cancel")
+    target = "bulk_decision"
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """All bulk decisions; whoever does not see all dead letters sees their own."""

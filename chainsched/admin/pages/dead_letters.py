@@ -6,21 +6,16 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from django.contrib import admin
-from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 
 from chainsched.admin.kit import display
-from chainsched.admin.kit.action_locations import action
 from chainsched.admin.kit.filters import DeadLetteredFilter, FingerprintFilter, LetterStatusFilter, typed_of_letters
-from chainsched.admin.kit.forms import NoteForm
 from chainsched.admin.kit.manifest_search import FoundByManifest
-from chainsched.admin.kit.operations import Instruction, NoEffect, Operation
 from chainsched.admin.kit.permissions import Verbs
 from chainsched.admin.kit.sections import Fact, Facts, Section, Table
 from chainsched.admin.pages.bulk_decisions import DecidingAboutMany
 from chainsched.admin.pages.triage import TriagePage
 from chainsched.domain.redaction import redact_text
-from chainsched.domain.results import Resolved
 from chainsched.domain.states import DeadLetterStatus
 from chainsched.models import DeadLetter, Manifest, Metadata
 from chainsched.models.downstream import load_downstream
@@ -35,41 +30,8 @@ def _counted(number: int) -> str:
     return f"{number} or more" if number == MAX_DOWNSTREAM else str(number)
 
 
-def _told(resolved: Resolved, did: str) -> str:
-    return did if resolved.done else NoEffect("; ".join(resolved.skipped.values()))
-
-
-def _retry(letter: DeadLetter, instruction: Instruction) -> str:
-    return _told(letter.retry(by=instruction.by, note=instruction.reason), "queued once more")
-
-
-def _acknowledge(letter: DeadLetter, instruction: Instruction) -> str:
-    return _told(letter.acknowledge(by=instruction.by, note=instruction.reason), "acknowledged")
-
-
 def _is_awaiting(letter: DeadLetter) -> bool:
     return letter.status == DeadLetterStatus.AWAITING_INTERVENTION
-
-
-OPERATIONS = {
-    "retry": Operation(
-        "Retry",
-        "Retried",
-        "retry",
-        _retry,
-        warning="Another run is queued with the input of the one that failed; failures are counted anew.",
-        is_fitting=_is_awaiting,
-    ),
-    "acknowledge": Operation(
-        "Acknowledge",
-        "Acknowledged",
-        "acknowledge",
-        _acknowledge,
-        form=NoteForm,
-        warning="It is closed without another run, and the schedule goes on from now. This cannot be taken back.",
-        is_fitting=_is_awaiting,
-    ),
-}
 
 
 class DeadLetterPage(Verbs, FoundByManifest, TriagePage, DecidingAboutMany):
@@ -86,19 +48,7 @@ class DeadLetterPage(Verbs, FoundByManifest, TriagePage, DecidingAboutMany):
     people = ("resolved_by",)
     ordering = ("-dead_lettered_at", "-id")
     sortable_by = ()
-    actions = ("retry", "acknowledge")
-    audited = ("status",)
-    operations = OPERATIONS
-
-    @action(permission="retry", description="Retry", plural="Retry selected dead letters")
-    def retry(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
-        """Queue another run for each."""
-        return self.operate(request, queryset, "retry")
-
-    @action(permission="acknowledge", description="Acknowledge", plural="Acknowledge selected dead letters")
-    def acknowledge(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
-        """Close them without another run."""
-        return self.operate(request, queryset, "acknowledge")
+    target = "letter"
 
     def enrich(self, request: HttpRequest, rows: Sequence[Any]) -> None:
         visible = self.find(request, Manifest, [letter.manifest_id for letter in rows])

@@ -8,66 +8,25 @@ from uuid import UUID
 
 from django.contrib import admin
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 
 from chainsched.admin.charts.tree import Leaf, Line, arrange, count_shown
 from chainsched.admin.kit import display
-from chainsched.admin.kit.action_locations import ON_THE_PAGE, action
 from chainsched.admin.kit.filters import NEWEST, CreatedFilter, ExecutionStateFilter, typed_among_newest
 from chainsched.admin.kit.manifest_search import FoundByManifest
-from chainsched.admin.kit.operations import Instruction, OperatingPage, Operation, answered, stopped
+from chainsched.admin.kit.operations import OperatingPage
 from chainsched.admin.kit.permissions import Verbs
 from chainsched.admin.kit.sections import Fact, Facts, Node, Section, Table, Tree
 from chainsched.db.id_in import id_in
 from chainsched.domain.redaction import redact_text
 from chainsched.domain.results import Ancestry
-from chainsched.domain.states import ACTIVE_STATES
 from chainsched.models import Manifest, ManifestGroup, Metadata, Process
-from chainsched.models.model_methods import ON_REQUEST
+from chainsched.operations import Operation
 
 MAX_NODES = 200
 MAX_UNFOLDED = 50
 MAX_READ = 2_000
 MAX_COUNTED = 10_000
-
-
-def _cancel(execution: Metadata, instruction: Instruction) -> str:
-    return stopped(execution.cancel(reason=instruction.reason or ON_REQUEST))
-
-
-def _cancel_tree(execution: Metadata, instruction: Instruction) -> str:
-    return stopped(execution.cancel(tree=True, reason=instruction.reason or ON_REQUEST))
-
-
-def _is_active(execution: Metadata) -> bool:
-    return execution.state in ACTIVE_STATES
-
-
-OPERATIONS = {
-    "cancel": Operation(
-        "Cancel",
-        "Cancelled",
-        "cancel",
-        _cancel,
-        warning="It is told to stop, or never begins. It is not retried and not made up for.",
-        is_fitting=_is_active,
-    ),
-    "cancel_tree": Operation(
-        "Cancel tree",
-        "Cancelled tree",
-        "cancel",
-        _cancel_tree,
-        warning="Everything that its root led to is stopped, and nothing more comes of that tree.",
-    ),
-    "run_again": Operation(
-        "Run again",
-        "Ran again",
-        "trigger",
-        lambda execution, _: answered(execution.run_again()),
-        warning="Its manifest is triggered with the input that this execution had.",
-        is_fitting=lambda execution: execution.manifest_id is not None,
-    ),
-}
 
 
 class MetadataPage(Verbs, FoundByManifest, OperatingPage):
@@ -87,24 +46,7 @@ class MetadataPage(Verbs, FoundByManifest, OperatingPage):
         f"Filters look at the newest {NEWEST:,} executions."
     )
     sortable_by = ()
-    actions = ("cancel", "cancel_tree", "run_again")
-    audited = ("state", "cancel_requested")
-    operations = OPERATIONS
-
-    @action(permission="cancel", description="Cancel", plural="Cancel selected executions")
-    def cancel(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
-        """Stop them."""
-        return self.operate(request, queryset, "cancel")
-
-    @action(permission="cancel", description="Cancel tree", location=ON_THE_PAGE)
-    def cancel_tree(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
-        """Stop everything that the root of one led to."""
-        return self.operate(request, queryset, "cancel_tree")
-
-    @action(permission="trigger", description="Run again", plural="Run selected executions again")
-    def run_again(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
-        """Trigger their manifests with the inputs that they had."""
-        return self.operate(request, queryset, "run_again")
+    target = "execution"
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str

@@ -7,65 +7,22 @@ from dataclasses import replace
 from typing import Any
 
 from django.contrib import admin
-from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 
 from chainsched.admin.kit import display
-from chainsched.admin.kit.action_locations import ON_THE_PAGE, action
-from chainsched.admin.kit.forms import LimitsForm
-from chainsched.admin.kit.operations import Instruction, NoEffect, OperatingPage, Operation, stopped
+from chainsched.admin.kit.operations import OperatingPage
 from chainsched.admin.kit.permissions import Verbs
 from chainsched.admin.kit.sections import Fact, Facts, Section, Table
 from chainsched.admin.pages.graphs import MAX_ON_PAGE, GroupGraphs
 from chainsched.models import Manifest, ManifestGroup, Metadata, WorkQueue
-from chainsched.models.model_methods import ON_REQUEST
 from chainsched.models.obstacles import state_of
+from chainsched.operations import Operation
 
 MAX_MEMBERS = 50
 
 
-def _trigger(group: ManifestGroup, _instruction: Instruction) -> str:
-    answers = group.trigger()
-    told = ", ".join(f"{number} {answer.in_words}" for answer, number in answers.items())
-    return told or NoEffect("no enabled member stands at the beginning of a chain")
-
-
-def _set_limits(group: ManifestGroup, instruction: Instruction) -> str:
-    return "changed" if group.set_limits(**instruction.details) else NoEffect("nothing to change")
-
-
-def _cancel(group: ManifestGroup, instruction: Instruction) -> str:
-    return stopped(group.cancel(reason=instruction.reason or ON_REQUEST))
-
-
 # What is done to every member of a group.
 OF_MEMBERS = ("trigger", "cancel")
-OPERATIONS = {
-    "trigger": Operation("Trigger", "Triggered", "trigger", _trigger),
-    "enable": Operation(
-        "Enable",
-        "Enabled",
-        "switch",
-        lambda group, _: "enabled" if group.enable() else NoEffect("it was enabled already"),
-        is_fitting=lambda group: not group.is_enabled,
-    ),
-    "disable": Operation(
-        "Disable",
-        "Disabled",
-        "switch",
-        lambda group, _: "disabled" if group.disable() else NoEffect("it was disabled already"),
-        warning="Nothing of it is queued or dispatched until it is enabled again; what runs goes on.",
-        is_fitting=lambda group: group.is_enabled,
-    ),
-    "set_limits": Operation("Change limits", "Changed limits", "limit", _set_limits, form=LimitsForm),
-    "cancel": Operation(
-        "Cancel running",
-        "Cancelled running",
-        "cancel",
-        _cancel,
-        warning="Everything that its manifests have queued, pending or running is stopped and not made up for.",
-    ),
-}
 
 
 class ManifestGroupPage(Verbs, GroupGraphs, OperatingPage):
@@ -76,34 +33,7 @@ class ManifestGroupPage(Verbs, GroupGraphs, OperatingPage):
     search_fields = ("name__startswith",)
     search_help_text = "The beginning of a group's name, with its capitals."
     sortable_by = ("name",)
-    actions = ("trigger", "enable", "disable", "set_limits", "cancel")
-    audited = ("is_enabled", "max_active_jobs", "priority")
-    operations = OPERATIONS
-
-    @action(permission="trigger", description="Trigger", plural="Trigger selected groups")
-    def trigger(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
-        """Run all enabled members that depend on nothing."""
-        return self.operate(request, queryset, "trigger")
-
-    @action(permission="switch", description="Enable", plural="Enable selected groups")
-    def enable(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
-        """Let their manifests run again."""
-        return self.operate(request, queryset, "enable")
-
-    @action(permission="switch", description="Disable", plural="Disable selected groups")
-    def disable(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
-        """Let nothing of them be queued or dispatched."""
-        return self.operate(request, queryset, "disable")
-
-    @action(permission="limit", description="Change limits", location=ON_THE_PAGE)
-    def set_limits(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
-        """Change the limit and the priority of one group."""
-        return self.operate(request, queryset, "set_limits")
-
-    @action(permission="cancel", description="Cancel running", plural="Cancel what runs in selected groups")
-    def cancel(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
-        """Stop what all their members have under way."""
-        return self.operate(request, queryset, "cancel")
+    target = "group"
 
     def is_permitted(self, request: HttpRequest, row: Any, operation: Operation) -> bool:
         """What is done to all members is done by nobody who does not see them all."""

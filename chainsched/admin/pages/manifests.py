@@ -8,22 +8,19 @@ from typing import Any
 
 from django.contrib import admin
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 from django.utils.timezone import get_current_timezone_name
 
 from chainsched.admin.charts import timeline
 from chainsched.admin.kit import display
-from chainsched.admin.kit.action_locations import ON_THE_PAGE, action
 from chainsched.admin.kit.filters import DueFilter, FailingFilter, ManifestStateFilter, typed
-from chainsched.admin.kit.forms import ActivationForm, TriggerForm
-from chainsched.admin.kit.operations import Instruction, NoEffect, OperatingPage, Operation, answered, stopped
+from chainsched.admin.kit.operations import OperatingPage
 from chainsched.admin.kit.page import PAYLOADS
 from chainsched.admin.kit.permissions import Verbs
 from chainsched.admin.kit.sections import Chart, Fact, Facts, Passage, Section, Table
 from chainsched.admin.pages.graphs import ManifestGraphs
 from chainsched.db.clock import database_now
 from chainsched.domain.due import Reason
-from chainsched.domain.inputs import OWN_INPUT
 from chainsched.domain.results import Explanation
 from chainsched.domain.states import ExecutionState, ScheduleType, Source
 from chainsched.exceptions import UnknownManifest
@@ -31,7 +28,6 @@ from chainsched.flow.inspect.explain import explain
 from chainsched.graph.load import Member
 from chainsched.models import DeadLetter, Manifest, ManifestGroup, Metadata
 from chainsched.models.manifest_facts import load_open_items
-from chainsched.models.model_methods import ON_REQUEST
 from chainsched.models.obstacles import state_of
 from chainsched.servers import get_server
 
@@ -40,49 +36,8 @@ MAX_RUNS = 10
 UNREAD = (*sorted(PAYLOADS - {"trigger_input"}), "failure_reason")
 
 
-def _trigger(manifest: Manifest, instruction: Instruction) -> str:
-    wanted = instruction.details
-    return answered(manifest.trigger(wanted.get("delay"), input=wanted.get("input", OWN_INPUT)))
-
-
-def _activate(manifest: Manifest, instruction: Instruction) -> str:
-    return answered(manifest.activate(instruction.details["input"]))
-
-
-def _cancel(manifest: Manifest, instruction: Instruction) -> str:
-    return stopped(manifest.cancel(reason=instruction.reason or ON_REQUEST))
-
-
 def _is_dormant(manifest: Manifest) -> bool:
     return manifest.schedule_type == ScheduleType.DORMANT_DEPENDENT
-
-
-OPERATIONS = {
-    "trigger": Operation("Trigger", "Triggered", "trigger", _trigger, form=TriggerForm),
-    "enable": Operation(
-        "Enable",
-        "Enabled",
-        "switch",
-        lambda manifest, _: "enabled" if manifest.enable() else NoEffect("it was enabled already"),
-        is_fitting=lambda manifest: not manifest.is_enabled,
-    ),
-    "disable": Operation(
-        "Disable",
-        "Disabled",
-        "switch",
-        lambda manifest, _: "disabled" if manifest.disable() else NoEffect("it was disabled already"),
-        warning="It runs only when triggered until it is enabled again, and so do those that depend on it.",
-        is_fitting=lambda manifest: manifest.is_enabled,
-    ),
-    "activate": Operation("Activate", "Activated", "activate", _activate, form=ActivationForm, is_fitting=_is_dormant),
-    "cancel": Operation(
-        "Cancel",
-        "Cancelled",
-        "cancel",
-        _cancel,
-        warning="What is queued, pending or running is stopped. It is not retried and not made up for.",
-    ),
-}
 
 
 class ManifestPage(Verbs, ManifestGraphs, OperatingPage):
@@ -102,34 +57,7 @@ class ManifestPage(Verbs, ManifestGraphs, OperatingPage):
     search_fields = ("external_id__startswith",)
     search_help_text = "The beginning of a manifest's external id, with its capitals."
     sortable_by = ("external_id",)
-    actions = ("trigger", "enable", "disable", "activate", "cancel")
-    audited = ("is_enabled", "state__next_run_at", "state__trigger_at")
-    operations = OPERATIONS
-
-    @action(permission="trigger", description="Trigger", plural="Trigger selected manifests")
-    def trigger(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
-        """Run them now or after a delay."""
-        return self.operate(request, queryset, "trigger")
-
-    @action(permission="switch", description="Enable", plural="Enable selected manifests")
-    def enable(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
-        """Let them run by themselves again, from now."""
-        return self.operate(request, queryset, "enable")
-
-    @action(permission="switch", description="Disable", plural="Disable selected manifests")
-    def disable(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
-        """Let them run only when triggered."""
-        return self.operate(request, queryset, "disable")
-
-    @action(permission="activate", description="Activate", location=ON_THE_PAGE)
-    def activate(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
-        """Wake a dormant child with an input of its own."""
-        return self.operate(request, queryset, "activate")
-
-    @action(permission="cancel", description="Cancel", plural="Cancel what selected manifests have under way")
-    def cancel(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
-        """Stop what they have under way."""
-        return self.operate(request, queryset, "cancel")
+    target = "manifest"
 
     def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
         """By name; by time where a time is asked for, which has its index."""
@@ -143,10 +71,6 @@ class ManifestPage(Verbs, ManifestGraphs, OperatingPage):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         return super().get_queryset(request).defer("input", "state__trigger_input")
-
-    def condition(self, row: Any) -> str:
-        open_item = load_open_items([row.pk]).get(row.pk)
-        return f"{super().condition(row)}, open {open_item or 'nothing'}"
 
     def enrich(self, request: HttpRequest, rows: Sequence[Any]) -> None:
         open_items = load_open_items([manifest.pk for manifest in rows])

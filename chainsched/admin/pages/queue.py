@@ -6,54 +6,22 @@ from collections.abc import Iterable
 from typing import Any
 
 from django.contrib import admin
-from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 
 from chainsched.admin.kit import display
-from chainsched.admin.kit.action_locations import action
 from chainsched.admin.kit.filters import QueueStatusFilter, typed
 from chainsched.admin.kit.manifest_search import FoundByManifest
-from chainsched.admin.kit.operations import Instruction, NoEffect, OperatingPage, Operation
+from chainsched.admin.kit.operations import OperatingPage
 from chainsched.admin.kit.permissions import Verbs
 from chainsched.admin.kit.sections import Fact, Facts, Section
 from chainsched.domain.states import QueueStatus
 from chainsched.models import Manifest, ManifestGroup, Metadata, WorkQueue
-from chainsched.models.model_methods import ON_REQUEST
 
 MAX_COUNTED = 10_000
 
 
-def _cancel(row: WorkQueue, instruction: Instruction) -> str:
-    is_cancelled = row.cancel(reason=instruction.reason or ON_REQUEST)
-    return "cancelled" if is_cancelled else NoEffect("it waited no longer")
-
-
-def _bring_forward(row: WorkQueue, _instruction: Instruction) -> str:
-    return "brought forward" if row.bring_forward() else NoEffect("it waited no longer")
-
-
 def _is_waiting(row: WorkQueue) -> bool:
     return row.status == QueueStatus.QUEUED
-
-
-OPERATIONS = {
-    "bring_forward": Operation(
-        "Bring forward",
-        "Brought forward",
-        "trigger",
-        _bring_forward,
-        warning="It goes at once and before all others of its priority, as far as limits and its group allow.",
-        is_fitting=_is_waiting,
-    ),
-    "cancel": Operation(
-        "Cancel",
-        "Cancelled",
-        "cancel",
-        _cancel,
-        warning="It never runs, and what it was queued for is not made up for.",
-        is_fitting=_is_waiting,
-    ),
-}
 
 
 class WorkQueuePage(Verbs, FoundByManifest, OperatingPage):
@@ -71,19 +39,7 @@ class WorkQueuePage(Verbs, FoundByManifest, OperatingPage):
     )
     list_filter = (QueueStatusFilter, "source", typed("group", "group__name"))
     sortable_by = ()
-    actions = ("bring_forward", "cancel")
-    audited = ("status", "not_before", "priority", "turn")
-    operations = OPERATIONS
-
-    @action(permission="trigger", description="Bring forward", plural="Bring selected rows forward")
-    def bring_forward(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
-        """Let them go before the others."""
-        return self.operate(request, queryset, "bring_forward")
-
-    @action(permission="cancel", description="Cancel", plural="Cancel selected rows")
-    def cancel(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
-        """Let them never run."""
-        return self.operate(request, queryset, "cancel")
+    target = "row"
 
     def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
         """The order of dispatch for what waits, else the newest first: each in the order of an index."""

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -21,12 +20,11 @@ from chainsched import history
 from chainsched.db import bulk
 from chainsched.db.chunks import chunks
 from chainsched.db.notify import BULK_DECISIONS
-from chainsched.domain.results import Resolved
-from chainsched.domain.states import BulkDecisionOutcome, BulkDecisionVerb, DeadLetterStatus
+from chainsched.domain.states import BulkDecisionOutcome, BulkDecisionVerb
 from chainsched.flow.announce import wake
-from chainsched.flow.operate.resolve import Decision, acknowledge, retry
+from chainsched.flow.operate.resolve import LETTER_VERBS, Decision, decide
 from chainsched.flow.transactions import in_parts, transact
-from chainsched.models import BulkDecision, BulkDecisionItem, DeadLetter
+from chainsched.models import BulkDecision, BulkDecisionItem
 
 logger = logging.getLogger(__name__)
 
@@ -34,24 +32,6 @@ BATCH = 100
 MAX_SAID = 200
 ABANDONED = "the account of whoever asked for it is gone or closed"
 BUSY = "the database was busy with it; ask again"
-
-
-@dataclass(frozen=True, slots=True)
-class LetterVerb:
-    """How a verb is done, and how it is told."""
-
-    stage: Callable[..., Resolved]
-    did: str
-    said: str
-    status: DeadLetterStatus
-
-
-LETTER_VERBS: Mapping[str, LetterVerb] = {
-    BulkDecisionVerb.RETRY: LetterVerb(retry, "Retried", "queued once more", DeadLetterStatus.RETRIED),
-    BulkDecisionVerb.ACKNOWLEDGE: LetterVerb(
-        acknowledge, "Acknowledged", "acknowledged", DeadLetterStatus.ACKNOWLEDGED
-    ),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +113,12 @@ def _decide(bulk_decision_id: int, ids: Sequence[int], *, now: datetime) -> int:
         BulkDecision.objects.begin(bulk_decision_id, now=now)
         still = BulkDecisionItem.objects.waiting_of(bulk_decision_id).filter(id__in=ids)
         letter_ids = dict(still.values_list("dead_letter_id", "id"))
-        before = DeadLetter.objects.in_bulk(letter_ids)
-        letter_verb = LETTER_VERBS[bulk_decision.verb]
-        resolved = letter_verb.stage(list(letter_ids), decision=Decision(by=asker, note=bulk_decision.note), now=now)
-        _write_done(bulk_decision_id, {letter_ids[id_]: letter_verb.said for id_ in resolved.done}, now=now)
+        verb = BulkDecisionVerb(bulk_decision.verb)
+        decision = Decision(by=asker, note=bulk_decision.note)
+        details = f"bulk decision {bulk_decision.id}"
+        resolved = decide(verb, list(letter_ids), decision=decision, now=now, details=details)
+        _write_done(bulk_decision_id, {letter_ids[id_]: LETTER_VERBS[verb].outcome for id_ in resolved.done}, now=now)
         _write_skipped(bulk_decision_id, {letter_ids[id_]: why for id_, why in resolved.skipped.items()}, now=now)
-        history.write(_entries(before, resolved, letter_verb=letter_verb, bulk_decision=bulk_decision), user=asker)
     return len(letter_ids)
 
 
@@ -164,23 +144,6 @@ def _write_skipped(bulk_decision_id: int, said: Mapping[int, str], *, now: datet
 def _write_outcomes(said: Mapping[int, str], outcome: BulkDecisionOutcome, *, now: datetime) -> int:
     rows = [{"id": id_, "outcome": outcome, "said": words[:MAX_SAID], "decided_at": now} for id_, words in said.items()]
     return len(bulk.update(BulkDecisionItem, rows, where={"outcome": BulkDecisionOutcome.WAITING}))
-
-
-def _entries(
-    before: Mapping[int, DeadLetter], resolved: Resolved, *, letter_verb: LetterVerb, bulk_decision: BulkDecision
-) -> dict[str, list[DeadLetter]]:
-    """What the histories of the letters say, by text; a letter that is gone has none."""
-    entries: dict[str, list[DeadLetter]] = defaultdict(list)
-    for id_, letter in before.items():
-        after = letter.status if id_ in resolved.skipped else letter_verb.status
-        told = {
-            "before": f"status {letter.status}",
-            "after": f"status {after}",
-            "details": f"bulk decision {bulk_decision.id}",
-        }
-        said = resolved.skipped.get(id_, letter_verb.said)
-        entries[history.describe(letter_verb.did, said, reason=bulk_decision.note, **told)].append(letter)
-    return entries
 
 
 def _give_up(bulk_decision_id: int, said: Mapping[int, str], *, now: datetime) -> int:

@@ -7,15 +7,17 @@ Next:   the dispatcher for a retry, the manager for the next occurrence.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from chainsched import history
 from chainsched.db.fields import with_person
 from chainsched.domain.inputs import Unreadable
 from chainsched.domain.results import Resolved
-from chainsched.domain.states import DeadLetterStatus, Source
+from chainsched.domain.states import BulkDecisionVerb, DeadLetterStatus, Source
 from chainsched.flow.announce import announce_letters
 from chainsched.flow.run.alarm import arm
 from chainsched.flow.run.dependents import find_continuations, with_steady_edges
@@ -35,6 +37,50 @@ class Decision:
 
     by: Any = None
     note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LetterVerb:
+    """How a verb is carried out, and its words in the history of a letter."""
+
+    stage: Callable[..., Resolved]
+    did: str
+    outcome: str
+    status: DeadLetterStatus
+
+
+def decide(
+    verb: BulkDecisionVerb, letter_ids: Collection[int], *, decision: Decision, now: datetime, details: str = ""
+) -> Resolved:
+    """Retry or acknowledge these letters and write their history: one road for few and for many."""
+    letter_verb = LETTER_VERBS[verb]
+    if decision.by is None:
+        return letter_verb.stage(letter_ids, decision=decision, now=now)
+    with transact():
+        before = DeadLetter.objects.in_bulk(letter_ids)
+        resolved = letter_verb.stage(letter_ids, decision=decision, now=now)
+        entries = _entries(before, resolved, letter_verb=letter_verb, reason=decision.note, details=details)
+        history.write(entries, user=decision.by)
+    return resolved
+
+
+def _entries(
+    before: Mapping[int, DeadLetter], resolved: Resolved, *, letter_verb: LetterVerb, reason: str, details: str
+) -> dict[str, list[DeadLetter]]:
+    """The letters by the text of their entries; a letter that is gone has none."""
+    entries: dict[str, list[DeadLetter]] = defaultdict(list)
+    for id_, letter in before.items():
+        after = letter.status if id_ in resolved.skipped else letter_verb.status
+        entry = history.describe(
+            letter_verb.did,
+            resolved.skipped.get(id_, letter_verb.outcome),
+            before=f"status {letter.status}",
+            after=f"status {after}",
+            reason=reason,
+            details=details,
+        )
+        entries[entry].append(letter)
+    return entries
 
 
 def retry(letter_ids: Collection[int], *, decision: Decision, now: datetime) -> Resolved:
@@ -136,3 +182,11 @@ def _queue_request(letter: DeadLetter, failed: Metadata | None, now: datetime) -
         lineage=Lineage.of(failed),
         dead_letter_id=letter.id,
     )
+
+
+LETTER_VERBS: Mapping[str, LetterVerb] = {
+    BulkDecisionVerb.RETRY: LetterVerb(retry, "Retried", "queued once more", DeadLetterStatus.RETRIED),
+    BulkDecisionVerb.ACKNOWLEDGE: LetterVerb(
+        acknowledge, "Acknowledged", "acknowledged", DeadLetterStatus.ACKNOWLEDGED
+    ),
+}

@@ -18,10 +18,10 @@ from chainsched.management.verbs import (
     fsck,
     graph,
     health,
+    operate,
     plan,
     seed,
     status,
-    trigger,
 )
 
 VERBS: dict[str, Verb] = {
@@ -29,30 +29,39 @@ VERBS: dict[str, Verb] = {
     "plan": plan,
     "status": status,
     "explain": explain,
-    "trigger": trigger,
     "graph": graph,
     "cleanup": cleanup,
     "fsck": fsck,
     "health": health,
+    **operate.operator_verbs(),
 }
+# Other spellings: underscores as in the methods' names, and a short one.
+ALIASES = {name: [name.replace("-", "_")] for name in VERBS if "-" in name}
+ALIASES["set-limits"].append("limits")
 
 
 class Command(BaseCommand):
     """Look at chainsched and steer it from the command line."""
 
-    help = "Looks at jobs and steers them: seed, plan, status, explain, trigger, graph, cleanup, fsck, health."
+    help = f"Looks at jobs and steers them: {', '.join(VERBS)}."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """One sub-command for each verb."""
         verbs = parser.add_subparsers(dest="verb", required=True, metavar="verb")
         for name, verb in VERBS.items():
-            verb.add_arguments(verbs.add_parser(name, help=verb.HELP, description=verb.HELP))
+            aliases = ALIASES.get(name, [])
+            verb.add_arguments(verbs.add_parser(name, aliases=aliases, help=verb.HELP, description=verb.HELP))
 
     def handle(self, *_args: Any, verb: str, **options: Any) -> None:
         """Run the verb; 0 is well, 1 needs attention, 2 is bad input."""
         try:
-            code = VERBS[verb].run(options, out=self.stdout, style=self.style)
+            code = VERBS[_spelled(verb)].run(options, out=self.stdout, style=self.style)
         except ChainschedError as error:
             raise CommandError(str(error), returncode=BAD_INPUT) from error
         if code != OK:
             sys.exit(code)
+
+
+def _spelled(verb: str) -> str:
+    """The name of a verb that may have been given by an alias."""
+    return next((name for name, aliases in ALIASES.items() if verb in aliases), verb)

@@ -15,6 +15,7 @@ from django.db import IntegrityError, connection
 from chainsched.domain.states import BulkDecisionStatus, BulkDecisionVerb, DeadLetterStatus
 from chainsched.flow.maintain.clean import clean, policy
 from chainsched.flow.operate import bulk_decisions as stage
+from chainsched.flow.operate import resolve
 from chainsched.flow.operate.bulk_decisions import ABANDONED, cancel_bulk_decision, carry_out, request_bulk_decision
 from chainsched.models import BulkDecision, BulkDecisionItem, DeadLetter, WorkQueue
 from chainsched.runtime.loops import bulk_decisions
@@ -118,15 +119,15 @@ def test_a_letter_that_arrives_later_is_none_of_it() -> None:
 def test_a_letter_that_cannot_be_written_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     bulk_decision = ask(4)
     bad = DeadLetter.objects.order_by("id")[1].id
-    letter_verb = stage.LETTER_VERBS[BulkDecisionVerb.RETRY]
+    letter_verb = resolve.LETTER_VERBS[BulkDecisionVerb.RETRY]
 
     def refuse(ids: Any, **told: Any) -> Any:
         if bad in ids:
             raise IntegrityError("a constraint of the project's own")
         return letter_verb.stage(ids, **told)
 
-    broken = stage.LetterVerb(refuse, letter_verb.did, letter_verb.said, letter_verb.status)
-    monkeypatch.setitem(stage.LETTER_VERBS, BulkDecisionVerb.RETRY, broken)
+    broken = resolve.LetterVerb(refuse, letter_verb.did, letter_verb.outcome, letter_verb.status)
+    monkeypatch.setitem(resolve.LETTER_VERBS, BulkDecisionVerb.RETRY, broken)
     finish(limit=4)
     bulk_decision.refresh_from_db()
     assert (bulk_decision.status, bulk_decision.done_count, bulk_decision.skipped_count) == (
