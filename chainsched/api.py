@@ -203,7 +203,8 @@ def explain(manifest: Manifest) -> Explanation:
 
 def health() -> Health:
     """Whether loops turn and processes live, by the database's clock."""
-    return check_health(now=database_now())
+    now = database_now()
+    return check_health(workflows=get_server().known_workflows(now=now), now=now)
 
 
 def enable(manifest: Manifest) -> bool:

@@ -16,6 +16,7 @@ from chainsched.db.clock import database_now
 from chainsched.db.sessions import Access
 from chainsched.flow.inspect import health as examining
 from chainsched.flow.inspect.health import check_health
+from chainsched.servers import get_server
 from tests.factories import NOW, make_process
 
 pytestmark = pytest.mark.django_db
@@ -27,13 +28,17 @@ def scheduler(**columns):
     return make_process(kind="scheduler", **{"heartbeat_at": NOW, "turns": TURNS, "workflows": ["w"], **columns})
 
 
+def look(now=NOW):
+    return check_health(workflows=get_server().known_workflows(now=now), now=now)
+
+
 def problems(now=NOW):
-    return check_health(now=now).problems
+    return look(now).problems
 
 
 def test_all_is_well_when_loops_turn_and_somebody_can_work():
     scheduler()
-    assert check_health(now=NOW).is_healthy
+    assert look().is_healthy
 
 
 def test_nobody_alive_is_a_problem_for_each_loop_and_for_jobs():
@@ -89,7 +94,7 @@ def test_it_is_a_problem_before_anybody_has_failed_for_it():
     scheduler()
     with connection.cursor() as cursor:
         cursor.execute("SET LOCAL default_transaction_read_only = on")
-    assert not check_health(now=NOW).is_healthy
+    assert not look().is_healthy
 
 
 def test_a_standby_is_named_as_what_it_is(monkeypatch):
@@ -190,5 +195,5 @@ def test_a_transaction_that_stays_open_is_named():
         parameters.pop(own, None)
     with psycopg.connect(**{**parameters, "application_name": "report"}) as other:
         other.execute("SELECT 1")
-        (note,) = check_health(now=database_now() + timedelta(minutes=10)).notes
+        (note,) = look(database_now() + timedelta(minutes=10)).notes
     assert "report" in note

@@ -24,7 +24,6 @@ from chainsched.admin.kit import display
 from chainsched.admin.kit.page import is_narrowed, visible
 from chainsched.admin.kit.paginator import MAX_COUNTED
 from chainsched.admin.kit.sections import Table
-from chainsched.conf import get_config
 from chainsched.db.clock import database_now
 from chainsched.domain.results import Health
 from chainsched.domain.states import DeadLetterStatus, ExecutionState, QueueStatus
@@ -251,7 +250,9 @@ class Overview:
 
     @cached_property
     def _health(self) -> Health:
-        return check_health(now=self.at, is_thorough=False) if self._sees(Process) else Health()
+        if not self._sees(Process):
+            return Health()
+        return check_health(workflows=self._workflows, now=self.at, is_thorough=False)
 
     @cached_property
     def _letters(self) -> int:
@@ -296,9 +297,7 @@ class Overview:
 
     @cached_property
     def _workflows(self) -> Collection[str]:
-        """What can be run at present; live processes, which say it of themselves, have been read already."""
-        if get_config().task_server == "database":
-            return {name for process in self._health.processes for name in process["workflows"]}
+        """The names that the task server can run at present."""
         return get_server().known_workflows(now=self.at)
 
     def _link(self, row: models.Model, words: str = "") -> Any:

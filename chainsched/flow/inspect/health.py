@@ -7,7 +7,7 @@ Next:   people, containers and their probes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -22,16 +22,17 @@ WORKER = "worker"
 LONG_TRANSACTION = timedelta(minutes=5)
 
 
-def check_health(*, now: datetime, is_thorough: bool = True) -> Health:
+def check_health(*, workflows: Collection[str], now: datetime, is_thorough: bool = True) -> Health:
     """What is wrong with the processes, the loops or the database; nothing, if all is well.
 
+    ``workflows`` are the names that the task server can run at present; there is a problem if there are none.
     A thorough look also asks the database about sessions that hold everybody up, and whether it takes writes before
     anybody has failed for it.
     """
     config = get_config()
     alive = list(Process.objects.alive(beaten_since=now - timedelta(seconds=config.process_expiry)).order_by("id"))
     turns = _last_turns(alive)
-    lapses = tuple(_lapses(alive, turns, now=now, config=config))
+    lapses = tuple(_lapses(alive, turns, workflows=workflows, now=now, config=config))
     # Where nothing can be written nobody beats, and starting more of them would be the wrong remedy.
     refusal = _refusal() if lapses or is_thorough else None
     return Health(
@@ -52,14 +53,16 @@ def _refusal() -> str | None:
     return None
 
 
-def _lapses(alive: list[Process], turns: Mapping[str, datetime], *, now: datetime, config: Config) -> Iterator[str]:
+def _lapses(
+    alive: list[Process], turns: Mapping[str, datetime], *, workflows: Collection[str], now: datetime, config: Config
+) -> Iterator[str]:
     """Loops that stand still, workers that get nothing done, and that there are none."""
     complaints = [
         complain(loop, turned_at=turns.get(loop), now=now, patience=_patience(loop, config)) for loop in _needed()
     ]
     complaints += [_complaint_of_worker(process, now=now, config=config) for process in alive]
     yield from (complaint for complaint in complaints if complaint)
-    if not any(process.workflows for process in alive) and config.task_server == "database":
+    if not workflows:
         yield "No live process can run jobs; start run_scheduler or run_worker."
 
 
