@@ -12,6 +12,7 @@ from django.db import DatabaseError
 from django.db.models.signals import post_migrate
 from django.utils.module_loading import module_has_submodule
 
+from chainsched.conf import get_config
 from chainsched.exceptions import ChainschedError
 
 logger = logging.getLogger(__name__)
@@ -33,6 +34,7 @@ class ChainschedConfig(AppConfig):
         """Register checks, discover what the installed apps declare, and be told of migrations."""
         from chainsched import checks as chainsched_checks  # noqa: PLC0415 - needs the models to be loaded
 
+        get_config.cache_clear()  # read before the models were loaded, it has not been checked in full
         checks.register(chainsched_checks.check_configuration)
         checks.register(chainsched_checks.check_declarations)
         checks.register(chainsched_checks.check_inputs)

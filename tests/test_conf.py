@@ -1,15 +1,20 @@
-"""The CHAINSCHED setting: each option at its limit and beyond, and every problem told at once."""
+"""The CHAINSCHED setting: each option at its limit and beyond, and every problem in one error."""
 
 from __future__ import annotations
 
+import re
+import sys
 from dataclasses import FrozenInstanceError, asdict
+from textwrap import dedent
+from types import MappingProxyType
 from typing import Any
 
 import pytest
+from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
 
-from chainsched.conf import OPTIONS, Config, HeaderNames, SeedConfig, find_problems, get_config
+from chainsched.conf import OPTIONS, Config, HeaderNames, SeedConfig, find_problems, get_config, load_server
 from chainsched.exceptions import ConfigurationError
 
 DEFAULTS = {
@@ -119,6 +124,10 @@ BAD: list[tuple[str, Any]] = [
     ("OWNER", "  "),
     ("OWNER", None),
     ("TASK_SERVER", "hangfire"),
+    ("TASK_SERVER", "hangfire."),
+    ("TASK_SERVER", "hang fire.Server"),
+    ("TASK_SERVER", ""),
+    ("TASK_SERVER", None),
     ("TASK_SERVER", ["database"]),
     ("LISTEN", 1),
     ("LISTEN", "yes"),
@@ -186,14 +195,18 @@ def test_a_fraction_of_a_second_is_a_length_of_time(key):
 @pytest.mark.parametrize(("key", "value"), BAD)
 def test_a_value_beyond_its_limit_is_refused_naming_option_and_value(key, value):
     (problem,) = find_problems({key: value})
-    assert f"CHAINSCHED['{key}']" in problem
-    assert key in NESTED or repr(value) in problem
+    assert problem.startswith(f"CHAINSCHED['{key}']")
+    # Of a dict, the one key or value that is wrong is named.
+    (named, item) = next(iter(value.items())) if isinstance(value, dict) else (value, value)
+    assert repr(named) in problem or repr(item) in problem
+    assert problem.endswith(".")
+    assert not re.search("pydantic|http|validat|input should|keyword", problem, re.IGNORECASE)
 
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("DATABASE", ["default"]), ("OWNER", "x" * 101)],
-    ids=["a database that is no text", "an owner longer than its column"],
+    [("DATABASE", ["default"]), ("OWNER", "x" * 101), ("MAX_RETRIES", 2**31), ("RETRY_DELAY", 10**400)],
+    ids=["a database that is no text", "an owner longer than its column", "beyond a column", "beyond a float"],
 )
 def test_a_value_that_would_break_later_is_refused(key, value):
     (problem,) = find_problems({key: value})
@@ -271,8 +284,142 @@ def test_both_contradictions_are_reported_together():
     assert len(find_problems({"PROCESS_EXPIRY": 9, "MAX_RETRY_DELAY": 299})) == 2
 
 
-def test_a_contradiction_is_reported_beside_another_problem():
+def test_a_contradiction_is_reported_together_with_another_problem():
     assert len(find_problems({"PROCESS_EXPIRY": 9, "MAX_RETRYS": 3})) == 2
+
+
+def test_a_value_of_the_wrong_type_is_refused_with_the_value_and_the_remedy():
+    assert find_problems({"MAX_RETRIES": "3"}) == [
+        "CHAINSCHED['MAX_RETRIES'] must be a whole number from 0 to 2147483647, not '3'."
+    ]
+
+
+def test_of_a_dict_each_wrong_entry_is_named_by_its_key():
+    assert find_problems({"RETENTION": {"*": 60, "etl.copy": "5", "etl.copy:broken": 60}}) == [
+        "CHAINSCHED['RETENTION']['etl.copy'] must be None or a number of seconds above 0, ten years at most, not '5'.",
+        (
+            "CHAINSCHED['RETENTION'] must have as keys '*', a state (completed, failed, cancelled), a workflow, or "
+            "'workflow:state', not 'etl.copy:broken'."
+        ),
+    ]
+
+
+@pytest.mark.parametrize("key", ["on_stop", 3])
+def test_an_unknown_key_of_a_nested_dict_is_refused_with_the_known_ones(key):
+    assert find_problems({"SEED": {key: True}}) == [
+        f"CHAINSCHED['SEED'] has no key {key!r}; it has on_start, post_migrate."
+    ]
+
+
+def test_a_nested_setting_that_is_no_dict_is_refused_with_its_keys():
+    assert find_problems({"SEED": True}) == [
+        "CHAINSCHED['SEED'] must be a dict with the keys on_start, post_migrate, not True."
+    ]
+
+
+def test_any_mapping_is_taken_as_a_dict():
+    stated = MappingProxyType({"SEED": MappingProxyType({"on_start": False}), "RETENTION": MappingProxyType({"*": 60})})
+    with override_settings(CHAINSCHED=stated):
+        config = get_config()
+    assert config.seed == SeedConfig(on_start=False)
+    assert config.retention == {"*": 60}
+
+
+class TestTheTaskServer:
+    """A path to a class is resolved when the setting is read."""
+
+    PATH = "shop_servers.Server"
+    COMPLETE = """
+        class Server:
+            def known_workflows(self, *, now): ...
+            def recent_workflows(self, *, now): ...
+            def submit(self, execution_ids): ...
+    """
+
+    @pytest.fixture
+    def write(self, tmp_path, monkeypatch):
+        """Write the module of the server, which is forgotten after the test."""
+        monkeypatch.syspath_prepend(str(tmp_path))
+        monkeypatch.delitem(sys.modules, "shop_servers", raising=False)
+
+        def write(source):
+            (tmp_path / "shop_servers.py").write_text(dedent(source))
+
+        yield write
+        sys.modules.pop("shop_servers", None)
+
+    def test_a_complete_class_is_taken(self, write):
+        write(self.COMPLETE)
+        with override_settings(CHAINSCHED={"TASK_SERVER": self.PATH}):
+            assert get_config().task_server == self.PATH
+            assert load_server() is sys.modules["shop_servers"].Server
+
+    def test_a_class_may_inherit_the_methods(self, write):
+        write("""
+            from chainsched.servers.database import DatabaseServer
+
+            class Server(DatabaseServer):
+                pass
+        """)
+        assert find_problems({"TASK_SERVER": self.PATH}) == []
+
+    def test_a_module_that_does_not_exist_is_named(self):
+        (problem,) = find_problems({"TASK_SERVER": "no_such_shop.servers.Server"})
+        assert problem == (
+            "CHAINSCHED['TASK_SERVER'] names 'no_such_shop.servers.Server', but the module no_such_shop.servers cannot "
+            "be imported: ModuleNotFoundError: No module named 'no_such_shop'. Correct the path or the code."
+        )
+
+    def test_a_module_that_fails_is_named_with_its_error(self, write):
+        write("raise LookupError('no broker in {region}')")
+        (problem,) = find_problems({"TASK_SERVER": self.PATH})
+        assert "the module shop_servers cannot be imported: LookupError: no broker in {region}." in problem
+
+    def test_a_class_that_the_module_does_not_have_is_named(self, write):
+        write("class Sever: ...")
+        (problem,) = find_problems({"TASK_SERVER": self.PATH})
+        assert "the module shop_servers has no 'Server'. Correct the name" in problem
+
+    def test_an_object_that_is_no_class_is_refused(self, write):
+        write("Server = object()")
+        (problem,) = find_problems({"TASK_SERVER": self.PATH})
+        assert "'Server' in the module shop_servers is no class." in problem
+
+    def test_each_method_that_a_class_lacks_is_named(self, write):
+        write("""
+            class Server:
+                submit = None
+                def known_workflows(self, *, now): ...
+        """)
+        (problem,) = find_problems({"TASK_SERVER": self.PATH})
+        assert "the class lacks recent_workflows, submit. Define each" in problem
+
+    def test_a_method_that_only_the_interface_declares_is_missing(self, write):
+        write("""
+            from chainsched.servers import TaskServer
+
+            class Server(TaskServer):
+                def submit(self, execution_ids): ...
+        """)
+        (problem,) = find_problems({"TASK_SERVER": self.PATH})
+        assert "the class lacks known_workflows, recent_workflows." in problem
+
+    def test_it_is_reported_together_with_all_other_problems(self):
+        stated = {"TASK_SERVER": "no_such_shop.servers.Server", "MAX_RETRIES": "3", "PROCESS_EXPIRY": 9, "LISTENN": 1}
+        with override_settings(CHAINSCHED=stated), pytest.raises(ConfigurationError) as caught:
+            get_config()
+        assert len(caught.value.problems) == 4
+        for word in ("no_such_shop.servers", "MAX_RETRIES", "PROCESS_EXPIRY", "LISTENN"):
+            assert word in str(caught.value)
+
+    def test_before_the_models_are_loaded_the_class_is_not_imported(self, monkeypatch):
+        with override_settings(CHAINSCHED={"TASK_SERVER": "no_such_shop.servers.Server"}):
+            with monkeypatch.context() as starting:
+                starting.setattr(apps, "models_ready", False)
+                assert get_config().task_server == "no_such_shop.servers.Server"
+            apps.get_app_config("chainsched").ready()
+            with pytest.raises(ConfigurationError, match=r"no_such_shop\.servers cannot be imported"):
+                get_config()
 
 
 def test_overridden_settings_take_effect_and_go_again():

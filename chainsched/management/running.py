@@ -50,7 +50,7 @@ class WorkerOptions:
         """Where children come from. To be called first of all, while there is nothing that a fork could copy."""
         if self.is_in_process or not self.processes:
             return None
-        config = get_config()
+        config = prepare(get_config)
         limits = ChildLimits(self.threads, config.max_jobs_per_child, config.max_child_memory)
         return ForkServer(functools.partial(run_child, limits=limits))
 

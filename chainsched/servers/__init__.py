@@ -1,33 +1,34 @@
-"""Task servers: who runs dispatched work."""
+"""Task servers: each runs the executions that the dispatcher has dispatched."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Collection, Sequence
 from datetime import datetime
-from typing import Protocol
+from typing import Protocol, cast
 
-from chainsched.conf import get_config
+from chainsched.conf import load_server
 
 
 class TaskServer(Protocol):
     """Runs executions that were dispatched."""
 
+    @abstractmethod
     def known_workflows(self, *, now: datetime) -> Collection[str]:
-        """The names it can run at present; rows that name another stay queued."""
+        """The names it can run at present; queued rows that name another workflow stay queued."""
         ...
 
+    @abstractmethod
     def recent_workflows(self, *, now: datetime) -> Collection[str]:
-        """The names it can run, or could until a moment ago; what was dispatched for another goes back."""
+        """The names it can run, or could until a short time ago; pending executions that name another go back."""
         ...
 
+    @abstractmethod
     def submit(self, execution_ids: Sequence[int]) -> None:
-        """Take over these pending executions."""
+        """Take over these pending executions; called at the end of each turn, so there may be none."""
         ...
 
 
 def get_server() -> TaskServer:
-    """The server that ``CHAINSCHED['TASK_SERVER']`` names."""
-    from chainsched.servers.database import DatabaseServer  # noqa: PLC0415 - the models must be loaded first
-    from chainsched.servers.inline import InlineServer  # noqa: PLC0415
-
-    return {"database": DatabaseServer, "inline": InlineServer}[get_config().task_server]()
+    """A new object of the class that ``CHAINSCHED['TASK_SERVER']`` names."""
+    return cast("TaskServer", load_server()())

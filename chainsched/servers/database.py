@@ -18,7 +18,7 @@ class DatabaseServer(TaskServer):
         return _names(Process.objects.alive(beaten_since=_one_expiry_before(now)))
 
     def recent_workflows(self, *, now: datetime) -> Collection[str]:
-        """Those of workers that stopped within one expiry, too: most of them are being restarted."""
+        """Includes workers that stopped within one expiry: most of them are being restarted."""
         return _names(Process.objects.heard(since=_one_expiry_before(now)))
 
     def submit(self, execution_ids: Sequence[int]) -> None:

@@ -1,4 +1,4 @@
-"""The server for tests: runs what is dispatched at once, in the dispatcher's own process."""
+"""The server for tests: runs dispatched executions at once, in the dispatcher's own process."""
 
 from __future__ import annotations
 

@@ -1,0 +1,20 @@
+"""A task server of a project: it keeps the ids that it is given, and can run one workflow."""
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from typing import ClassVar
+
+PATH = "tests.servers.own.OwnServer"
+
+
+class OwnServer:
+    submitted: ClassVar[list[int]] = []
+
+    def known_workflows(self, *, now: datetime) -> Collection[str]:
+        return {"testapp.ping"}
+
+    def recent_workflows(self, *, now: datetime) -> Collection[str]:
+        return {"testapp.ping"}
+
+    def submit(self, execution_ids: Sequence[int]) -> None:
+        self.submitted.extend(execution_ids)

@@ -1,0 +1,100 @@
+"""A task server that the project names by its path: the loops ask it, and no command starts without it."""
+
+from io import StringIO
+
+import pytest
+from django.core.checks import run_checks
+from django.core.management import CommandError, call_command
+from django.test import override_settings
+
+from chainsched import Every, api
+from chainsched.flow.schedule.declare import schedules
+from chainsched.management.commands.chainsched import VERBS
+from chainsched.models import Manifest, Metadata, Process, WorkQueue
+from chainsched.runtime.loops import dispatcher
+from chainsched.runtime.loops.reaper import Reaper
+from tests.factories import NOW, make_process, make_queue_row
+from tests.servers.own import PATH, OwnServer
+from tests.testapp import workflows
+
+pytestmark = pytest.mark.django_db
+
+WRONG = {"TASK_SERVER": "no_such_shop.servers.Server", "MAX_RETRIES": "3", "PROCESS_EXPIRY": 9, "LISTENN": True}
+# For each problem of WRONG, the fact and the remedy.
+SENTENCES = [
+    "names 'no_such_shop.servers.Server', but the module no_such_shop.servers cannot be imported",
+    "Correct the path or the code.",
+    "CHAINSCHED['MAX_RETRIES'] must be a whole number from 0 to 2147483647, not '3'.",
+    "CHAINSCHED['PROCESS_EXPIRY'] (9) must be at least twice HEARTBEAT_INTERVAL (5)",
+    "Raise the first or lower the second.",
+    "CHAINSCHED has no option 'LISTENN'. Did you mean 'LISTEN'?",
+]
+COMMANDS = [
+    ["run_scheduler", "--once"],
+    ["run_scheduler", "--once", "--in-process"],
+    ["run_scheduler", "--once", "--processes", "0"],
+    ["run_worker", "--for", "1"],
+    ["run_worker", "--for", "1", "--in-process"],
+    *(["chainsched", verb, *(["job"] if verb in ("explain", "trigger") else [])] for verb in VERBS),
+]
+
+
+@pytest.fixture
+def own_server(settings, monkeypatch):
+    monkeypatch.setattr("chainsched.db.clock._stopped_at", NOW)
+    monkeypatch.setattr(OwnServer, "submitted", [])
+    settings.CHAINSCHED = {"TASK_SERVER": PATH}
+
+
+@pytest.fixture
+def declared():
+    schedules.schedule(workflows.copy, "job", workflows.Slice("t"), Every.hours(1))
+    yield
+    schedules.clear()
+
+
+def test_the_dispatcher_starts_rows_that_the_server_can_run_and_submits_the_executions(own_server):
+    make_queue_row(workflow="testapp.ping")
+    other = make_queue_row(workflow="testapp.copy")
+    assert dispatcher.turn(NOW).did == 1
+    execution = Metadata.objects.get()
+    assert execution.workflow == "testapp.ping"
+    assert OwnServer.submitted == [execution.id]
+    assert WorkQueue.objects.queued().get() == other
+
+
+def test_the_reaper_takes_back_executions_that_the_server_can_no_longer_run(own_server, monkeypatch):
+    row = make_queue_row(workflow="testapp.ping")
+    dispatcher.turn(NOW)
+    reaper = Reaper(began_at=float("-inf"))
+    assert reaper.turn(NOW).did == 0
+    monkeypatch.setattr(OwnServer, "recent_workflows", lambda self, *, now: [])
+    assert reaper.turn(NOW).did == 1
+    assert WorkQueue.objects.queued().get() == row
+    assert not Metadata.objects.exists()
+
+
+def test_the_health_asks_the_server_and_no_process(own_server):
+    turns = dict.fromkeys(("manager", "dispatcher", "reaper"), NOW.isoformat())
+    make_process(kind="scheduler", heartbeat_at=NOW, turns=turns, workflows=[])
+    assert api.health().problems == ()
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+def test_a_wrong_setting_stops_each_command_with_one_error_before_it_starts(arguments, declared):
+    out = StringIO()
+    with override_settings(CHAINSCHED=WRONG), pytest.raises(CommandError) as refused:
+        call_command(*arguments, stdout=out)
+    for sentence in SENTENCES:
+        assert str(refused.value).count(sentence) == 1
+    assert out.getvalue() == ""
+    for model in (Manifest, WorkQueue, Metadata, Process):
+        assert not model.objects.exists()
+
+
+def test_the_system_check_reports_each_problem():
+    with override_settings(CHAINSCHED=WRONG):
+        found = [message.msg for message in run_checks() if message.id == "chainsched.E001"]
+    assert len(found) == len(WRONG)
+    for sentence in SENTENCES:
+        assert sentence in " ".join(found)
