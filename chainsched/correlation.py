@@ -1,10 +1,10 @@
-"""What caused what, across runs and messages: the correlation scope of the present context, and its headers.
+"""Causes across runs and messages: the correlation scope of the current context, and its headers.
 
-A run of a workflow has a scope of its own. Whatever it publishes takes ``headers()`` along; whoever handles that
-message opens ``receive()``, and what is published or triggered there carries the same root:
+Each run of a workflow has its own scope. A message that it publishes carries ``headers()``; the consumer of that
+message opens ``receive()``, and messages and runs that start in there carry the same root:
 
-    publish(body, headers=scope.headers(message_id))            # inside a workflow
-    with scope.receive(message.headers, message_id=message.id):  # wherever the message arrives
+    publish(body, headers=correlation.headers(message_id))            # inside a workflow
+    with correlation.receive(message.headers, message_id=message.id):  # in the consumer of the message
         manifest.trigger()
 
 Scopes live in a context variable: they nest, end with their block, and never leak into other threads or tasks.
@@ -29,7 +29,7 @@ MAX_DIGITS = 15
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The ids of what is going on. ``causation_id`` is what is named as the cause of whatever is made inside."""
+    """The ids of a scope. ``causation_id`` is the cause of every message and run that starts inside."""
 
     correlation_id: str
     causation_id: str
@@ -37,7 +37,7 @@ class Scope:
     _sequence: Iterator[int] = field(repr=False, compare=False, default_factory=lambda: itertools.count(1))
 
     def next_in_sequence(self) -> int:
-        """The number of the next thing published: 1 for the first, or one more than that of the message handled."""
+        """The number of the next published message: 1 for the first, or one more than that of the received message."""
         return next(self._sequence)
 
 
@@ -45,7 +45,7 @@ _current: ContextVar[Scope | None] = ContextVar("chainsched_scope", default=None
 
 
 def current() -> Scope | None:
-    """The scope of the present context; None outside of any."""
+    """The scope of the current context; None outside of any."""
     return _current.get()
 
 
@@ -53,10 +53,7 @@ def current() -> Scope | None:
 def begin(
     correlation_id: str, *, causation_id: str | None = None, root_correlation_id: str | None = None, sequence: int = 0
 ) -> Iterator[Scope]:
-    """Open a scope for a block. Without a cause of its own it is itself the cause of what is made inside.
-
-    Without a root it is the root.
-    """
+    """Open a scope for a block. Without a cause it is the cause of everything inside; without a root, the root."""
     scope = Scope(
         correlation_id=_storable(correlation_id),
         causation_id=_storable(causation_id or correlation_id),
@@ -71,9 +68,9 @@ def begin(
 
 
 def receive(headers: Mapping[str, str], *, message_id: str) -> contextlib.AbstractContextManager[Scope]:
-    """Open the scope of a message that is being handled, from its headers.
+    """Open the scope of a received message, from its headers.
 
-    A message that came without headers, from a publisher that knows nothing of them, is the root of what follows.
+    A message without headers, from a publisher that does not set them, is the root of all that follows from it.
     """
     names = get_config().headers
     return begin(
@@ -85,7 +82,7 @@ def receive(headers: Mapping[str, str], *, message_id: str) -> contextlib.Abstra
 
 
 def headers(message_id: str, *, explicit: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The headers of something that is published here and now; what the caller states itself wins.
+    """The headers of a message that is published in this context; headers that the caller gives take precedence.
 
     Outside of any scope a message correlates with itself and has neither cause nor root.
     """
@@ -118,7 +115,7 @@ class CorrelationFilter(logging.Filter):
 
 
 def _storable(id_: str) -> str:
-    """An id as the rows can keep it, whatever a message brought along."""
+    """An id in a form that the rows can store; messages may carry any text."""
     return writable(id_)[:MAX_ID]
 
 

@@ -1,6 +1,6 @@
-"""The workflows a process can run, by name.
+"""The workflows that a process can run, by name.
 
-Only what is registered here ever runs: nothing is imported by a stored path.
+Only functions that are registered here ever run: nothing is imported by a stored path.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_NAME_LENGTH = 200
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """How a workflow wants to be called."""
+    """The parameters of a workflow: the names of its input and of its RunContext, if it has them."""
 
     input_name: str | None
     run_name: str | None
@@ -49,7 +49,7 @@ class Workflow:
 
     @cached_property
     def name(self) -> str:
-        """The stated name, or ``<app label>.<function>``; known once Django's apps are."""
+        """The given name, or ``<app label>.<function>``; known once Django's apps are."""
         return self._stated_name or f"{_app_label(self.function.__module__)}.{self.function.__name__}"
 
     @property
@@ -86,7 +86,7 @@ class Workflow:
         annotation = self._hints().get(self.signature.input_name)
         if annotation is None:
             raise InvalidWorkflow(
-                f"Workflow {self._described} does not say the type of {self.signature.input_name!r}. "
+                f"Workflow {self._described} has no type for its parameter {self.signature.input_name!r}. "
                 "Annotate it, for example with a dataclass."
             )
         return annotation
@@ -96,7 +96,7 @@ class Workflow:
             return typing.get_type_hints(self.function)
         except NameError as error:
             raise InvalidWorkflow(
-                f"Workflow {self._described} names a type that cannot be found: {error}. "
+                f"Workflow {self._described} has an annotation that cannot be resolved: {error}. "
                 "Import it in the module, outside TYPE_CHECKING."
             ) from error
 
@@ -110,7 +110,7 @@ class Workflow:
 
 
 class Registry:
-    """All workflows of this process. Names are settled when first asked for, after Django's apps are known."""
+    """All workflows of this process. Names are resolved at the first lookup, after Django's apps are known."""
 
     def __init__(self) -> None:
         self._workflows: list[Workflow] = []
@@ -163,7 +163,9 @@ class Registry:
 
     def _check_name(self, name: str, workflow: Workflow) -> None:
         if not name or len(name) > MAX_NAME_LENGTH or name != name.strip() or not name.isprintable():
-            raise InvalidWorkflow(f"{name!r} is no name for a workflow: 1 to {MAX_NAME_LENGTH} printable characters.")
+            raise InvalidWorkflow(
+                f"{name!r} is not a valid workflow name: use 1 to {MAX_NAME_LENGTH} printable characters."
+            )
         if (holder := self._index.get(name)) is not None:
             raise InvalidWorkflow(
                 f"Two workflows are named {name!r}: {_place(holder.function)} and {_place(workflow.function)}. "

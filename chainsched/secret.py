@@ -1,6 +1,7 @@
-"""Secrets by name: an input holds the name, the job asks for the value, and no row ever sees it.
+"""Secrets by name: an input holds the name, the job reads the value, and no row ever contains it.
 
-What was revealed is remembered in this process, so that it can be taken out of whatever jobs return, raise or report.
+Revealed values are remembered in this process, so that they can be masked in everything that jobs return, raise or
+report.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _NOT_IN_VARIABLES = re.compile(r"[^A-Z0-9]+")
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """The name of a secret, as a type for fields of inputs; ``reveal`` gives the value inside a job."""
+    """The name of a secret, as a type for fields of inputs; ``reveal`` returns the value inside a job."""
 
     name: str
 
@@ -38,7 +39,7 @@ class Secret:
             raise ValueError(f"the name of a secret is a text of 1 to {MAX_NAME_LENGTH} characters")
 
     def reveal(self) -> str:
-        """The value, as the project's SECRETS or the environment has it; raises UnknownSecret."""
+        """The value, from the project's SECRETS or the environment; raises UnknownSecret."""
         resolve = get_config().secrets or from_environment
         value = resolve(self.name)
         if not isinstance(value, str):
@@ -60,22 +61,22 @@ class Secret:
 
 
 def variable_of(name: str) -> str:
-    """The environment variable in which a secret of this name is looked for."""
+    """The environment variable that holds a secret of this name."""
     return ENVIRONMENT_PREFIX + _NOT_IN_VARIABLES.sub("_", name.upper()).strip("_")
 
 
 def from_environment(name: str) -> str | None:
-    """The value from the environment; only from variables that are meant for this."""
+    """The value from the environment; only from variables with the prefix for secrets."""
     return os.environ.get(variable_of(name))
 
 
 def revealed() -> tuple[str, ...]:
-    """The values that jobs of this process have asked for and that must not leave it, the longest first."""
+    """The values that jobs of this process have revealed and that must be masked, the longest first."""
     return _revealed.values()
 
 
 class _Revealed:
-    """The values that were revealed last."""
+    """The most recently revealed values."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -84,7 +85,7 @@ class _Revealed:
     def remember(self, value: str) -> None:
         with self._lock:
             if len(value) >= SHORTEST_MASKED:
-                # The one that was asked for last is the last to be forgotten.
+                # The most recently revealed value is the last to be dropped.
                 self._values.pop(value, None)
                 self._values[value] = None
                 while len(self._values) > MAX_REMEMBERED:

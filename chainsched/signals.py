@@ -1,16 +1,16 @@
-"""Signals for the life of executions and dead letters.
+"""Signals about changes of executions and dead letters.
 
-Each is sent for each row, after the transaction that wrote it has committed, in the process and thread that
-wrote it. A receiver that fails is logged by Django and harms nothing; one that is slow delays the loop it is called
-from. Nothing is loaded for a signal that nobody listens to.
+Each is sent once per row, after the transaction that wrote it has committed, in the process and thread that wrote it.
+An exception in a receiver is logged by Django and changes nothing else; a slow receiver delays the loop that calls it.
+No row is loaded for a signal without receivers.
 """
 
 from __future__ import annotations
 
 from django.dispatch import Signal
 
-# Receivers get ``execution``, a Metadata row as it is after the commit. What a process took and gave back without
-# having begun it starts again with the next one that takes it.
+# Receivers get ``execution``, a Metadata row as it is after the commit. An execution that a process claimed and then
+# released without having begun it is started again, with another signal, by the next process that claims it.
 execution_dispatched = Signal()
 execution_started = Signal()
 execution_ended = Signal()

@@ -1,12 +1,12 @@
-"""For tests of projects that use chainsched: the engine by hand, at a time that the test chooses.
+"""For tests of projects that use chainsched: the engine step by step, at a time that the test chooses.
 
     with Workbench() as bench:
-        bench.seed()                        # what schedules.py declares
+        bench.seed()                        # the schedules that schedules.py declares
         assert bench.drain() == ["extract", "transform", "load"]
         bench.run_for(days=2)               # two days of schedules, retries and nights with changing clocks
-        bench.assert_queued()               # nothing is left waiting
+        bench.assert_queued()               # no row is left in the queue
 
-Everything happens in the calling thread and inside the test's transaction; no process, no waiting.
+All code runs in the calling thread and inside the test's transaction, without processes and waits.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class Workbench:
 
     @property
     def now(self) -> datetime:
-        """What time it is."""
+        """The time of the bench."""
         return self._now
 
     def travel_to(self, moment: datetime) -> None:
-        """Let it be this time; what is due then runs at the next turn."""
+        """Set the time; manifests that are due by then run at the next turn."""
         self._now = moment
         stop_clock(moment)
 
@@ -68,18 +68,18 @@ class Workbench:
         return seed(self.schedules, now=self._now)
 
     def manage(self) -> int:
-        """Turns of the manager until what is due is queued; returns how many."""
+        """Turns of the manager until all due manifests are queued; returns how many were."""
         turn = manager.turn(self._now)
         return turn.did + (self.manage() if turn.has_more else 0)
 
     def dispatch(self) -> int:
-        """One turn of the dispatcher: what has room is started; returns how many."""
+        """One turn of the dispatcher: rows that the limits have room for are dispatched; returns how many."""
         dispatched = dispatch(workflows=registry.names(), now=self._now)
         cancel_late(dispatched.cancelled_trees, now=self._now)
         return len(dispatched.execution_ids)
 
     def work(self) -> Recorded:
-        """Run everything that was dispatched, and record it."""
+        """Run all dispatched executions and record them."""
         claims = claim(process=self.process, workflows=registry.names(), limit=1000, now=self._now)
         self._unrecorded += [Finished(item.execution_id, execute(item)) for item in claims]
         recorded = record(self._unrecorded, by=self.process, now=self._now)
@@ -87,7 +87,7 @@ class Workbench:
         return recorded
 
     def turn(self) -> list[str]:
-        """One turn of everything; returns the external ids of what ran, in order."""
+        """One turn of manager, dispatcher and worker; returns the external ids of the jobs that ran, in order."""
         self.manage()
         self.dispatch()
         ended = self.work().ended
@@ -95,7 +95,7 @@ class Workbench:
         return [names[execution_id] for execution_id in ended]
 
     def drain(self) -> list[str]:
-        """Turns until nothing more runs at this time; returns what ran, in order."""
+        """Turns until no more jobs run at this time; returns the external ids of those that ran, in order."""
         ran: list[str] = []
         for _ in range(MAX_ROUNDS):
             names = self.turn()
@@ -105,7 +105,7 @@ class Workbench:
         raise AssertionError(f"Still running after {MAX_ROUNDS} turns at {self._now}; the last was {ran[-1]!r}.")
 
     def run_until(self, moment: datetime) -> list[str]:
-        """Go from alarm to alarm up to this time, draining at each; returns what ran, in order."""
+        """Go from alarm to alarm up to this time, draining at each; returns the external ids of all jobs in order."""
         ran = self.drain()
         while (alarm := self._next_alarm(until=moment)) is not None:
             self.travel_to(max(alarm, self._now))
@@ -118,19 +118,19 @@ class Workbench:
         return self.run_until(self._now + timedelta(**delta))
 
     def queued(self) -> list[str]:
-        """The external ids of what waits in the queue, in the order of dispatch."""
+        """The external ids of the rows in the queue, in the order of dispatch."""
         rows = WorkQueue.objects.queued().order_by("-priority", "turn", "id")
         return list(rows.values_list("manifest_external_id", flat=True))
 
     def assert_queued(self, *external_ids: str) -> None:
-        """Fail unless exactly these wait in the queue, in any order."""
+        """Fail unless exactly these are in the queue, in any order."""
         waiting = self.queued()
         if sorted(waiting) != sorted(external_ids):
             raise AssertionError(f"Queued are {waiting or 'no manifests'}, not {list(external_ids) or 'none'}.")
 
     @cached_property
     def process(self) -> Process:
-        """The process on whose behalf the bench works."""
+        """The process row under which the bench claims and records."""
         return Process.objects.create(
             kind="test",
             host=socket.gethostname(),

@@ -1,4 +1,4 @@
-"""A page for probes: 200 while everything that should be alive is, 503 otherwise."""
+"""A page for probes: 200 while all required processes and loops are alive, 503 otherwise."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ View = Callable[[HttpRequest], JsonResponse]
 
 
 def _outside_transactions(view: View) -> View:
-    """With ATOMIC_REQUESTS, a database that does not answer would be waited for before the view is called."""
+    """Run a view without ATOMIC_REQUESTS: the request would wait for a hanging database before the view is called."""
     for alias in connections:
         view = non_atomic_requests(using=alias)(view)
     return view
@@ -33,7 +33,7 @@ def health(request: HttpRequest) -> JsonResponse:
     try:
         found = probe_health()
     except NO_ANSWER:
-        # Nor can the user be asked for then.
+        # The user cannot be loaded then either.
         return _answer(is_healthy=False)
     return _answer(is_healthy=found.is_healthy, details=found.as_dict() if _may_see(request) else {})
 
@@ -44,7 +44,7 @@ def _answer(*, is_healthy: bool, details: Mapping[str, Any] | None = None) -> Js
 
 
 def _may_see(request: HttpRequest) -> bool:
-    """Whether that is known of the user; they may live in another database, which is away."""
+    """Whether the user has the permission; False also if the users' database is unavailable."""
     user = getattr(request, "user", None)
     try:
         return user is not None and user.has_perm(SEES_DETAILS)

@@ -172,7 +172,7 @@ def test_a_refusal_does_not_stop_later_registrations(fresh):
 
 @pytest.mark.parametrize("name", [" shop.ping", "shop.ping ", "shop\nping", "x" * 201])
 def test_a_name_that_cannot_be_stored_is_refused(fresh, name):
-    with pytest.raises(InvalidWorkflow, match="no name for a workflow"):
+    with pytest.raises(InvalidWorkflow, match="not a valid workflow name"):
         make(plain, name=name, into=fresh)
     assert fresh.names() == []
 
@@ -225,7 +225,7 @@ def test_more_than_one_input_or_run_is_refused(function, fresh):
 
 
 @pytest.mark.parametrize(
-    ("function", "words"), [(untyped, "does not say the type of 'job'"), (hidden_type, "TYPE_CHECKING")]
+    ("function", "words"), [(untyped, "has no type for its parameter 'job'"), (hidden_type, "TYPE_CHECKING")]
 )
 def test_an_input_without_a_known_type_is_refused_with_the_remedy(function, words, fresh):
     found = make(function, into=fresh)

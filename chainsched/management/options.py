@@ -1,4 +1,4 @@
-"""How the commands read numbers from the command line."""
+"""Number types for the options of the commands."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def positive_seconds(text: str) -> float:
     except ValueError:
         seconds = math.nan
     if not 0 < seconds <= MAX_SECONDS:
-        raise ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+        raise ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
     return seconds
 
 
@@ -28,14 +28,14 @@ def positive_days(text: str) -> timedelta:
     except ValueError:
         days = math.nan
     if not 0 < days * SECONDS_PER_DAY <= MAX_SECONDS:
-        raise ArgumentTypeError(f"{text!r} is no number of days above 0")
+        raise ArgumentTypeError(f"{text!r} is not a number of days above 0")
     return timedelta(days=days)
 
 
 def whole_number(text: str) -> int:
     """A whole number, zero included."""
     if not text.isascii() or not text.isdigit():
-        raise ArgumentTypeError(f"{text!r} is no whole number of 0 or more")
+        raise ArgumentTypeError(f"{text!r} is not a whole number of 0 or more")
     return int(text)
 
 
@@ -43,5 +43,5 @@ def positive_number(text: str) -> int:
     """A whole number above zero."""
     number = whole_number(text)
     if number < 1:
-        raise ArgumentTypeError("at least 1 is needed")
+        raise ArgumentTypeError(f"{text!r} is below 1")
     return number

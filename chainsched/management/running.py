@@ -1,4 +1,4 @@
-"""What the commands that keep running have in common."""
+"""Code that run_scheduler and run_worker share."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ START = "start"
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """Who runs jobs: so many processes with so many threads each, or threads of the command itself."""
+    """Where jobs run: in so many child processes with so many threads each, or in threads of the command itself."""
 
     processes: int
     threads: int
@@ -47,7 +47,7 @@ class WorkerOptions:
         return cls(options["processes"], options["threads"], options["in_process"])
 
     def fork_server(self) -> ForkServer | None:
-        """Where children come from. To be called first of all, while there is nothing that a fork could copy."""
+        """The fork server for the children. Call it before threads or connections exist, which a fork would copy."""
         if self.is_in_process or not self.processes:
             return None
         config = prepare(get_config)
@@ -63,7 +63,7 @@ class WorkerOptions:
 
 
 def add_workers(parser: ArgumentParser, *, minimum: Callable[[str], int]) -> None:
-    """The options that say who runs jobs."""
+    """Add the options about child processes and threads."""
     parser.add_argument(
         "--processes",
         type=minimum,
@@ -76,7 +76,7 @@ def add_workers(parser: ArgumentParser, *, minimum: Callable[[str], int]) -> Non
         type=positive_number,
         default=1,
         metavar="M",
-        help="How many jobs each of them runs at once, in threads. By default 1.",
+        help="How many jobs each child process runs at once, in threads. By default 1.",
     )
     parser.add_argument(
         "--in-process",
@@ -91,9 +91,9 @@ def _cores() -> int:
 
 
 def prepare(step: Callable[[], R]) -> R:
-    """Do what must be done before anything runs; what stands in the way ends the command in words.
+    """Run a step that must succeed before the loops start; a ChainschedError ends the command with its message.
 
-    A database that is away stands in nobody's way for ever: it is waited for, until a signal ends the wait.
+    An unavailable database ends nothing: the command waits for it, until a signal ends the wait.
     """
     pause = FIRST_PAUSE
     with _ended_by_signals():
@@ -104,7 +104,7 @@ def prepare(step: Callable[[], R]) -> R:
                 raise CommandError(str(error)) from error
             except TRANSIENT as error:
                 outage.begin(error, at=START)
-                # Nobody else drops a connection that was lost outside a transaction.
+                # Django does not drop a connection that was lost outside a transaction.
                 connections.close_all()
                 time.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - spreads load
                 pause = min(2 * pause, MAX_PAUSE)
@@ -115,11 +115,11 @@ def prepare(step: Callable[[], R]) -> R:
 
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGINT end the command at once and in good order: nothing has begun.
+    """Let SIGTERM and SIGINT end the command at once with exit code 0: no job has begun.
 
-    The first process of a container would not hear them otherwise.
+    In the first process of a container they would have no effect otherwise.
     """
-    former = {number: signal.signal(number, _leave) for number in (signal.SIGTERM, signal.SIGINT)}
+    former = {number: signal.signal(number, _exit) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
@@ -127,7 +127,7 @@ def _ended_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _leave(_number: int, _frame: FrameType | None) -> NoReturn:
+def _exit(_number: int, _frame: FrameType | None) -> NoReturn:
     sys.exit(0)
 
 
@@ -136,21 +136,21 @@ def run_until_stopped(
 ) -> None:
     """Run until a signal or the time ends it; the exit code is 0 after an orderly end.
 
-    What is said is flushed at once, so that it stands in a service's log while the service runs.
+    Lines are flushed at once, so that they are in a service's log while the service runs.
     """
     supervisor.listen_to_signals()
-    say(f"{name} started: {does}. Ctrl-C stops it.", out=out)
+    write_line(f"{name} started: {does}. Ctrl-C stops it.", out=out)
     code = supervisor.run(seconds=seconds)
-    say(f"{name} stopped.", out=out)
+    write_line(f"{name} stopped.", out=out)
     if supervisor.has_threads_left:
-        # Python would wait for what such jobs started, while somebody else may be running them by now.
+        # Python would wait for threads that such jobs started, while another worker may be running the jobs by now.
         os._exit(code)
     if code:
         sys.exit(code)
 
 
-def say(text: str, *, out: OutputWrapper) -> None:
-    """Write a line, if anybody reads it: what nobody reads stops no work, and is no failure at the end of it."""
+def write_line(text: str, *, out: OutputWrapper) -> None:
+    """Write a line if the output is open: a closed output neither stops the command nor fails it at its end."""
     if sys.stdout is not None:
         with contextlib.suppress(OSError):
             out.write(text)
@@ -160,7 +160,7 @@ def say(text: str, *, out: OutputWrapper) -> None:
 
 
 def _flush(stream: TextIO) -> None:
-    """What cannot be written would be tried again at the exit, and change its code."""
+    """Flush or, on failure, redirect to the null device: Python flushes again at exit and would change its code."""
     try:
         stream.flush()
     except OSError:

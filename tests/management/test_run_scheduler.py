@@ -101,12 +101,12 @@ def _now():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["run_scheduler", "--for", "0"], "'0' is no number of seconds above 0"),
-        (["run_scheduler", "--for", "soon"], "'soon' is no number of seconds above 0"),
-        (["run_scheduler", "--processes", "-1"], "'-1' is no whole number"),
+        (["run_scheduler", "--for", "0"], "'0' is not a number of seconds above 0"),
+        (["run_scheduler", "--for", "soon"], "'soon' is not a number of seconds above 0"),
+        (["run_scheduler", "--processes", "-1"], "'-1' is not a whole number"),
         (["run_scheduler", "--once", "--for", "3"], "not allowed with argument"),
         (["run_scheduler", "--loops", "carousel"], "invalid choice: 'carousel'"),
-        (["run_worker", "--processes", "0"], "at least 1 is needed"),
+        (["run_worker", "--processes", "0"], "'0' is below 1"),
     ],
 )
 def test_bad_options_are_refused_in_words(arguments, words):

@@ -165,7 +165,7 @@ class TestTrigger:
             (["sync", "--input", "{"], "--input: it is no JSON"),
             (["sync", "--input", "{}"], "table"),
             (["--group", "etl", "--delay", "5"], "--delay: not for a group"),
-            (["sync", "--delay", "-5"], "no number of seconds"),
+            (["sync", "--delay", "-5"], "not a number of seconds"),
             ([], "required"),
         ],
     )

@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management.base import BaseCommand
 
 from chainsched.management.options import positive_seconds, whole_number
-from chainsched.management.running import WorkerOptions, add_workers, prepare, run_until_stopped, say
+from chainsched.management.running import WorkerOptions, add_workers, prepare, run_until_stopped, write_line
 from chainsched.runtime.loops.loops import LOOPS
 from chainsched.runtime.process import startup
 from chainsched.runtime.process.supervisor import Roles, Supervisor
@@ -16,16 +16,18 @@ from chainsched.runtime.support.pools import leave_pools
 
 
 class Command(BaseCommand):
-    """Run the scheduler: the loops and, unless told otherwise, workers."""
+    """Run the scheduler: the loops and, by default, workers."""
 
     help = "Seeds the declared schedules, then turns the loops and runs jobs until stopped. SIGTERM drains."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Which loops, how many workers, and for how long."""
+        """Add the options about loops, workers and duration."""
         how_long = parser.add_mutually_exclusive_group()
-        how_long.add_argument("--once", action="store_true", help="Take one turn of everything and end.")
         how_long.add_argument(
-            "--for", dest="seconds", type=positive_seconds, metavar="SECONDS", help="End by itself after this time."
+            "--once", action="store_true", help="Take one turn of each loop, run the dispatched jobs, and exit."
+        )
+        how_long.add_argument(
+            "--for", dest="seconds", type=positive_seconds, metavar="SECONDS", help="Exit after this time."
         )
         parser.add_argument(
             "--loops",
@@ -39,16 +41,16 @@ class Command(BaseCommand):
 
     def handle(self, *_args: Any, once: bool, seconds: float | None, loops: list[str], **options: Any) -> None:
         """Run until stopped; the exit code is 0 after an orderly end."""
-        staff = WorkerOptions.of(options)
+        workers = WorkerOptions.of(options)
         leave_pools()
-        fork_server = staff.fork_server()
+        fork_server = workers.fork_server()
         seeded = prepare(startup.prepare)
         if seeded:
-            say(f"Seeded: {seeded.in_words}", out=self.stdout)
-        roles = Roles(kind="scheduler", loops=loops, processes=staff.processes, threads=staff.threads)
+            write_line(f"Seeded: {seeded.in_words}", out=self.stdout)
+        roles = Roles(kind="scheduler", loops=loops, processes=workers.processes, threads=workers.threads)
         supervisor = Supervisor(roles, fork_server=fork_server)
         if once:
             supervisor.run_once()
             return
-        does = f"{', '.join(loops) or 'no loops'}; {staff.in_words}"
+        does = f"{', '.join(loops) or 'no loops'}; {workers.in_words}"
         run_until_stopped(supervisor, name="Scheduler", does=does, seconds=seconds, out=self.stdout)

@@ -1,4 +1,4 @@
-"""``manage.py run_worker``: run jobs until stopped, beside a scheduler that runs elsewhere."""
+"""``manage.py run_worker``: run jobs until stopped, next to a scheduler that runs elsewhere."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from chainsched.runtime.support.pools import leave_pools
 
 
 class Command(BaseCommand):
-    """Run workers only, for more hosts."""
+    """Run workers only, for additional hosts."""
 
     help = "Runs dispatched jobs until stopped; needs a run_scheduler somewhere. SIGTERM drains."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """How many workers, and for how long."""
+        """Add the options about workers and duration."""
         parser.add_argument(
-            "--for", dest="seconds", type=positive_seconds, metavar="SECONDS", help="End by itself after this time."
+            "--for", dest="seconds", type=positive_seconds, metavar="SECONDS", help="Exit after this time."
         )
         add_workers(parser, minimum=positive_number)
 
     def handle(self, *_args: Any, seconds: float | None, **options: Any) -> None:
         """Run until stopped; the exit code is 0 after an orderly end."""
-        staff = WorkerOptions.of(options)
+        workers = WorkerOptions.of(options)
         leave_pools()
-        fork_server = staff.fork_server()
+        fork_server = workers.fork_server()
         prepare(startup.refuse_to_run)
-        roles = Roles(kind="worker", loops=("reaper",), processes=staff.processes, threads=staff.threads)
+        roles = Roles(kind="worker", loops=("reaper",), processes=workers.processes, threads=workers.threads)
         supervisor = Supervisor(roles, fork_server=fork_server)
-        run_until_stopped(supervisor, name="Worker", does=staff.in_words, seconds=seconds, out=self.stdout)
+        run_until_stopped(supervisor, name="Worker", does=workers.in_words, seconds=seconds, out=self.stdout)
