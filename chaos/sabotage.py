@@ -166,18 +166,18 @@ def leave_children_behind() -> None:
         decoder = Decoder()
         while data := self._end.recv(CHUNK):
             for message in decoder.feed(data):
-                self._hear(message)
+                self._receive(message)
 
     send = ChildProcess._send
 
-    def send_to_whoever_hears(self: ChildProcess, message: Any) -> None:
+    def send_if_connected(self: ChildProcess, message: Any) -> None:
         with contextlib.suppress(OSError):
             send(self, message)
 
     _patch(_ForkServerProcess, "_end_all", _nothing)
     _patch(fork_server, "_prctl", _nothing)
     _patch(ChildProcess, "_listen", listen)
-    _patch(ChildProcess, "_send", send_to_whoever_hears)
+    _patch(ChildProcess, "_send", send_if_connected)
 
 
 def wait_for_ever() -> None:
@@ -185,7 +185,7 @@ def wait_for_ever() -> None:
 
 
 def take_death_for_success() -> None:
-    _patch(process_runner, "death_of", lambda *_: outcomes.completed(None))
+    _patch(process_runner, "outcome_of_exit", lambda *_: outcomes.completed(None))
 
 
 def end_on_trouble() -> None:

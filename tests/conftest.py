@@ -59,7 +59,7 @@ def no_loop_outlives_its_test() -> Iterator[None]:
     others = set(threading.enumerate())
     with pytest.MonkeyPatch.context() as patched:
         # How long a listener takes to notice that it should stop.
-        patched.setattr(listener, "PATIENCE", 0.5)
+        patched.setattr(listener, "CHECK_SECONDS", 0.5)
         yield
     for thread in set(threading.enumerate()) - others:
         # The event loop of a child turns for ever, and knows no rows.

@@ -1,1 +1,1 @@
-"""Loops: what keeps turning, and the processes it turns in."""
+"""The long-running side: loops, workers, and the processes that they run in."""

@@ -77,7 +77,7 @@ def test_children_are_the_first_whom_the_kernel_kills(launch):
 
 
 def _all_below(pid: int, *, processes: int) -> list[int]:
-    """The nursery and the children, once all of them are born."""
+    """The fork server and the children, once all of them have started."""
     below = descendants(pid)
     return below if len(below) == 1 + processes else []
 

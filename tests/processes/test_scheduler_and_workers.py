@@ -48,7 +48,7 @@ def test_each_due_occurrence_runs_exactly_once(launch):
 
 
 def _has_children(worker):
-    """Whether the nursery and both children are born."""
+    """Whether the fork server and both children have started."""
     return len(descendants(worker.pid)) == 3
 
 

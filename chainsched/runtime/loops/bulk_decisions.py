@@ -1,4 +1,4 @@
-"""The loop that carries out bulk decisions: what somebody decided about many dead letters, a batch a turn."""
+"""The loop that carries out bulk decisions: an operator's decision about many dead letters, one batch a turn."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from chainsched.runtime.loops.poller import Turn
 
 
 def turn(now: datetime) -> Turn:
-    """Decide about the next batch of letters; there is more to do at once until none is left."""
+    """Apply the decision to the next batch of dead letters; ``has_more`` until none is left."""
     carried = carry_out(now=now)
     return Turn(did=carried.letters, has_more=carried.has_more)

@@ -1,4 +1,4 @@
-"""The loop that folds statistics and removes history: one page a turn, from the oldest to the newest and over again."""
+"""The loop that rolls up statistics and removes history: one page a turn, from the oldest to the newest, repeatedly."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from chainsched.runtime.loops.poller import Turn
 
 
 class Cleaner:
-    """Remembers how far it has come, so that what is kept is not looked at anew in every turn."""
+    """Remembers the last row it checked, so that rows that are kept are not checked again in every turn."""
 
     def __init__(self) -> None:
         self._after = 0
 
     def turn(self, now: datetime) -> Turn:
-        """Fold a batch and clean one page; where something was removed there is more to do at once."""
+        """Roll up a batch and clean one page; after a removal the next turn follows at once."""
         has_more_to_roll_up = roll_up(now=now) == BATCH
         rules = policy()
         if rules.is_off:

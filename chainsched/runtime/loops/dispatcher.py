@@ -1,4 +1,4 @@
-"""The job dispatcher: each turn starts what there is room for."""
+"""The job dispatcher: each turn dispatches the queued rows that the limits have room for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chainsched.servers import get_server
 
 
 def turn(now: datetime, *, limit: int = BATCH) -> Turn:
-    """Dispatch one batch, hand it to the task server, and say when a waiting row comes due before the next turn."""
+    """Dispatch one batch and submit it to the task server; ``next_at`` if a row comes due before the next turn."""
     server = get_server()
     dispatched = dispatch(workflows=server.known_workflows(now=now), limit=limit)
     cancel_late(dispatched.cancelled_trees, now=now)

@@ -1,4 +1,4 @@
-"""The manifest manager: its turns queue everything that is due, page by page."""
+"""The manifest manager: its turns queue all due manifests, page by page."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from chainsched.runtime.loops.poller import Turn
 
 
 def turn(now: datetime, *, page: int = PAGE) -> Turn:
-    """Judge a page of what is due, and say when the next alarm before the next turn comes.
+    """Evaluate one page of due manifests; ``next_at`` if an alarm comes before the next turn.
 
-    A page and no more, so that the dispatcher can begin with it while the next one is judged.
+    One page and no more, so that the dispatcher can begin with it while the next one is evaluated.
     """
     evaluated = evaluate(now=now, limit=page)
     next_turn = now + timedelta(seconds=get_config().manager_interval)

@@ -26,7 +26,7 @@ MAX_BACKOFF = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What a turn did, and when the next one has something to do."""
+    """How many rows a turn changed, and when the next one has rows to process."""
 
     did: int = 0
     next_at: datetime | None = None
@@ -34,7 +34,7 @@ class Turn:
 
 
 class Poller:
-    """Takes turns in a thread of its own until it is stopped. Whatever a turn raises is logged and survived."""
+    """Takes turns in a separate thread until it is stopped. An exception of a turn is logged and does not end it."""
 
     def __init__(
         self,
@@ -52,11 +52,11 @@ class Poller:
         self._on_death = on_death
         self._wake = threading.Event()
         self._stopping = threading.Event()
-        # Held during a turn, but not while it waits to hear the time: whatever a turn does, it does after that.
+        # Held during a turn, but not while it reads the time from the database: a turn changes nothing before that.
         self._turning = threading.Lock()
         self._failures = 0
-        # When the database was last asked something in the present turn, or answered.
-        self._spoke_at: float | None = None
+        # When the current turn last sent a statement to the database, or received a reply.
+        self._last_exchange_at: float | None = None
         self.turned_at: datetime | None = None
         self._thread = threading.Thread(target=self._run, name=f"chainsched-{name}", daemon=True)
 
@@ -73,26 +73,26 @@ class Poller:
         self._wake.set()
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait for the turn under way; False if it did not end in time."""
+        """Wait for the current turn; False if it did not end in time."""
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
     def is_hung(self, seconds: float) -> bool:
-        """Whether the present turn has been waiting for the database for so long: its connection may be dead."""
-        spoke_at = self._spoke_at
-        return spoke_at is not None and time.monotonic() - spoke_at >= seconds
+        """Whether the current turn has been waiting for the database for so long: its connection may be dead."""
+        last_exchange_at = self._last_exchange_at
+        return last_exchange_at is not None and time.monotonic() - last_exchange_at >= seconds
 
-    def is_so_between_turns(self, is_so: Callable[[], bool]) -> bool:
-        """Whether this holds while no turn is under way; False if one is."""
+    def holds_between_turns(self, condition: Callable[[], bool]) -> bool:
+        """Whether this holds while no turn is running; False if one is."""
         if not self._turning.acquire(blocking=False):
             return False
         try:
-            return is_so()
+            return condition()
         finally:
             self._turning.release()
 
     def _run(self) -> None:
-        connections[get_config().database].execute_wrappers.append(self._note_words)
+        connections[get_config().database].execute_wrappers.append(self._note_exchange)
         try:
             while not self._stopping.is_set():
                 self._wake.wait(self._take_turn())
@@ -104,16 +104,16 @@ class Poller:
 
     def _take_turn(self) -> float:
         """Take one turn and return for how long to sleep."""
-        self._spoke_at = time.monotonic()
+        self._last_exchange_at = time.monotonic()
         try:
-            now = _time_by_a_live_connection()
+            now = _database_time()
             with self._turning:
                 turn = self._turn(now)
             self._after(turn)
-        except Exception as error:  # noqa: BLE001 - a loop outlives whatever one turn meets
+        except Exception as error:  # noqa: BLE001 - no error of a turn ends the loop
             return self._recover(error)
         finally:
-            self._spoke_at = None
+            self._last_exchange_at = None
         outage.end(at=self.name)
         self.turned_at = now
         self._failures = 0
@@ -128,23 +128,23 @@ class Poller:
         if isinstance(error, TRANSIENT):
             outage.begin(error, at=self.name)
         elif self._failures == 0:
-            logger.error("A turn of the %s failed; it goes on trying.", self.name, exc_info=error)
+            logger.error("A turn of the %s failed; it keeps trying.", self.name, exc_info=error)
         self._failures += 1
         connections.close_all()
         backoff: float = min(MAX_BACKOFF, FIRST_BACKOFF * 2 ** min(self._failures - 1, 10))
         return backoff * random.uniform(0.5, 1)  # noqa: S311 - spreads load, guards nothing
 
-    def _note_words(self, execute: Callable[..., Any], *arguments: Any) -> Any:
-        """Note that the database is asked, and that it answers."""
-        self._spoke_at = time.monotonic()
+    def _note_exchange(self, execute: Callable[..., Any], *arguments: Any) -> Any:
+        """Note when a statement is sent, and when its reply comes."""
+        self._last_exchange_at = time.monotonic()
         try:
             return execute(*arguments)
         finally:
-            self._spoke_at = time.monotonic()
+            self._last_exchange_at = time.monotonic()
 
 
-def _time_by_a_live_connection() -> datetime:
-    """What time it is. A connection that died while nobody used it says nothing about the database: it is renewed."""
+def _database_time() -> datetime:
+    """The database's time. A connection that broke while idle is replaced: the database itself may be well."""
     is_new = connections[get_config().database].connection is None
     try:
         return database_now()

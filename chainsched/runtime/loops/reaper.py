@@ -1,4 +1,4 @@
-"""The loop that closes or takes back what processes left behind, and holds back when the clock cannot be trusted."""
+"""The loop that closes or requeues executions of lost processes, and pauses when the clock cannot be trusted."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ logger = logging.getLogger(__name__)
 
 
 class Reaper:
-    """Reaps, unless the database stood still or its clock jumped: then everyone's heartbeat looks old.
+    """Reaps, unless the database stood still or its clock jumped: then the heartbeat of every process looks old.
 
-    Nobody is declared lost, and nothing that somebody may still run is taken back, for one expiry after that, so that
-    whoever lives can show it. Nor is anything taken back in the first expiry of this loop: whoever starts with it, as
-    after an outage of everything, has to show first what it can run.
+    For one expiry after that, no process is declared lost and no execution that a process may still run is recalled,
+    so that live processes can send a heartbeat. Nor are executions recalled in the first expiry of this loop:
+    processes that start together with it, as after a full outage, first have to write which workflows they can run.
     """
 
     def __init__(self, *, began_at: float | None = None) -> None:
@@ -32,7 +32,7 @@ class Reaper:
         if self._is_held_back(now):
             return Turn()
         reaped = reap(now=now)
-        # After reaping, which makes claims pending that nobody else may know.
+        # After reaping, which makes claims pending that perhaps no other process can run.
         recalled = recall(workflows=get_server().recent_workflows(now=now), now=now) if self._is_settled else Recalled()
         did = reaped.lost + reaped.released + recalled.queued + recalled.cancelled
         return Turn(did=did, has_more=reaped.has_more or recalled.has_more)
@@ -44,7 +44,10 @@ class Reaper:
     def _is_held_back(self, now: datetime) -> bool:
         here = time.monotonic()
         if self._last is not None and self._has_stood_still(here, now):
-            logger.warning("The database stood still or its clock jumped; nobody is declared lost for a while.")
+            logger.warning(
+                "The database stood still or its clock jumped; no process is declared lost for %.0f s.",
+                get_config().process_expiry,
+            )
             self._holds_until = here + get_config().process_expiry
         self._last = here, now
         return here < self._holds_until

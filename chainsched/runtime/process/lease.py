@@ -1,4 +1,4 @@
-"""The identity of a running process and the heartbeat that keeps it alive."""
+"""The lease of a running process: its row, and the heartbeat that renews it."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ FIRST_BEAT = 1.0
 class Lease:
     """A row in Process, renewed by a thread with a connection of its own.
 
-    ``on_loss`` is called, from that thread, when others took the lease or when, by this host's own monotonic clock,
-    they may take it any moment: from then on nothing that this process does counts.
+    ``on_loss`` is called, from that thread, when a reaper has taken the lease or when, by this host's own monotonic
+    clock, a reaper may take it any moment: from then on no result of this process counts.
     """
 
     def __init__(
@@ -56,14 +56,14 @@ class Lease:
         self._thread.start()
 
     def trusted_until(self) -> float:
-        """The monotonic time at which others may take the lease, less the time that it takes to stop everything."""
+        """The monotonic time at which a reaper may take the lease, less the time that it takes to stop all jobs."""
         config = get_config()
         return self._renewed_at + config.process_expiry - min(config.heartbeat_interval, config.process_expiry / 4)
 
     def beat(self) -> bool:
-        """Renew the lease, and show when each loop last turned; False if it is gone.
+        """Renew the lease, and write when each loop last turned; False if the lease is lost.
 
-        Whether it has run out is judged by our own clock: that of the database may jump, for all processes at once.
+        Whether it has expired is decided by this host's clock: the database's may jump, for all processes at once.
         """
         asked_at = time.monotonic()
         is_late = asked_at >= self.trusted_until()
@@ -73,18 +73,18 @@ class Lease:
         return True
 
     def stop(self) -> None:
-        """Give the lease back, so that nobody has to wait for it to run out."""
+        """Release the lease, so that no reaper has to wait until it expires."""
         self._stopping.set()
         self._thread.join(get_config().heartbeat_interval)
         Process.objects.trusted().filter(pk=self.process.pk).update(stopped_at=database_now())
 
     def abandon(self) -> None:
-        """Renew it no more; others deal with what is left of it."""
+        """Stop renewing it; a reaper takes care of its claims."""
         self._stopping.set()
 
     def _run(self) -> None:
         try:
-            # The first beat comes early: it shows that the loops turn.
+            # The first beat comes early: it writes that the loops turn.
             pause = min(FIRST_BEAT, get_config().heartbeat_interval)
             while not self._stopping.wait(pause):
                 if not self._is_kept():

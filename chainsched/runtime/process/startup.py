@@ -1,4 +1,4 @@
-"""What happens before the loops start: discovery is checked, declarations are seeded, the dead are buried."""
+"""The steps before the loops start: check discovery, seed declarations, reap the claims of lost processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 def prepare() -> Seeded | None:
-    """Make the database ready for the loops: WAL on SQLite, the declared schedules, and what dead processes left."""
+    """Prepare the database for the loops: WAL on SQLite, the declared schedules, and claims of lost processes."""
     refuse_to_run()
     locks.turn_wal_on(connections[get_config().database])
     seeded = seed(schedules, now=database_now()) if get_config().seed.on_start else None
@@ -32,27 +32,27 @@ def prepare() -> Seeded | None:
 
 
 def refuse_to_run() -> None:
-    """Raise if no process may run jobs from this database as it is, with the remedy."""
+    """Raise, with the remedy, if no process may run jobs from this database as it is."""
     _refuse_network_file()
     refuse_unready()
 
 
 def refuse_unready() -> None:
-    """Raise if tables are missing or a module that declares could not be imported, with the remedy."""
+    """Raise, with the remedy, if tables are missing or a module with declarations could not be imported."""
     if not _is_migrated(get_config().database):
         raise NotMigrated(get_config().database)
     refuse_undiscovered()
 
 
 def refuse_undiscovered() -> None:
-    """Raise if a module with workflows or schedules could not be imported: half a schedule is none."""
+    """Raise if a module with workflows or schedules could not be imported: no part of the schedules is used then."""
     undiscovered: dict[str, Exception] = getattr(apps.get_app_config("chainsched"), "undiscovered", {})
     for module, error in undiscovered.items():
         raise DeclarationError(f"{module} cannot be imported: {type(error).__name__}: {error}") from error
 
 
 def seed_after_migrate(*, using: str, plan: Sequence[Any]) -> None:
-    """Seed when ``migrate`` has brought our tables fully up to date; never in a test run."""
+    """Seed when ``migrate`` has brought the tables of chainsched fully up to date; never in a test run."""
     config = get_config()
     if not config.seed.post_migrate or using != config.database or schedules.is_empty or _is_test_run():
         return
@@ -63,7 +63,7 @@ def seed_after_migrate(*, using: str, plan: Sequence[Any]) -> None:
 
 
 def _refuse_network_file() -> None:
-    """On SQLite, processes share the database by locks and by memory, which no network carries."""
+    """Raise for an SQLite file on a network: processes share it by file locks and memory, which need one host."""
     file = sqlite_file.database_file(connections[get_config().database])
     file_system = sqlite_file.network_file_system(file) if file is not None else None
     if file_system is not None:
@@ -71,7 +71,7 @@ def _refuse_network_file() -> None:
 
 
 def _is_test_run() -> bool:
-    # Django's test environment, which every test runner sets up, puts the outbox there.
+    # Django's test environment, which every test runner sets up, adds the outbox.
     return hasattr(mail, "outbox")
 
 

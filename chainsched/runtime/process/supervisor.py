@@ -1,8 +1,8 @@
 """A running process: its loops as threads, its lease and worker, and how it stops.
 
-The loops outlive everything but the process. Lease and worker form a shift: when the lease is lost, because the
-database was away for too long or somebody froze us, everything of that shift is ended and a new one begins under a
-new identity.
+The loops run as long as the process. Lease and worker form a session: when the lease is lost, because the database
+was unavailable for too long or this process was frozen, all jobs of that session are ended and a new session begins
+with a new process row.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ logger = logging.getLogger(__name__)
 
 PAUSE = 1.0
 MAX_PAUSE = 10.0
-# How often it is looked whether anything hangs.
+# How often loops and worker are checked for database calls that hang.
 WATCH_SECONDS = 5.0
-# A statement of ours takes no longer than STATEMENT_TIMEOUT, and no answer comes later than that.
+# No statement of a loop or worker takes longer than STATEMENT_TIMEOUT, so a later reply will not come.
 HUNG_SECONDS = 75.0
 
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """What a process does: which loops it turns, and how many jobs it runs at once."""
+    """The tasks of a process: which loops it turns, and how many jobs it runs at once."""
 
     kind: str
     loops: Sequence[str]
@@ -65,54 +65,54 @@ class Roles:
 
 
 class Supervisor:
-    """Runs the loops and workers of one process until it is told to stop."""
+    """Runs the loops and workers of one process until it is asked to stop."""
 
     def __init__(self, roles: Roles, *, fork_server: ForkServer | None = None) -> None:
-        """Jobs run in children from the nursery or, without one, in threads of this process."""
+        """Jobs run in children of the fork server or, without one, in threads of this process."""
         self._roles = roles
         self._workflows = registry.names() if roles.jobs_at_once else []
-        # A queue and not an event: a signal handler may put something in at any moment, whoever holds which lock.
+        # A queue and not an event: a signal handler may put an item in at any moment, even if a thread holds its lock.
         self._changes: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._result_ready = threading.Event()
         self._is_stopping = False
         self._exit_code = 0
         self._signals = 0
         self._runner = self._runner_for(fork_server)
-        self._loops = Loops(roles.loops, after=self._pass_on, on_death=self._lose_part)
-        self._listener = Listener(self._hear)
+        self._loops = Loops(roles.loops, after=self._wake_followers, on_death=self._stop_after_crash)
+        self._listener = Listener(self._on_topic)
         self._session: WorkerSession | None = None
 
     def run(self, *, seconds: float | None = None) -> int:
         """Turn until stopped by a signal, by ``stop`` or after ``seconds``; returns the exit code."""
         until = None if seconds is None else time.monotonic() + seconds
         notify.sign_with(uuid.uuid4().hex)
-        # This thread must hear signals, so it leaves all work that might hang to others.
+        # This thread must receive signals, so it leaves all work that might hang to other threads.
         connections.close_all()
         self._runner.open()
         self._loops.start()
         if Listener.is_possible():
             self._listener.start()
         while (session := self._open_session(until)) is not None:
-            self._wait(session, until)
+            self._watch_session(session, until)
             if self._is_stopping or not session.is_lost:
                 return self._drain(session)
             if not self._runner.is_killable:
-                return self._give_up(session)
+                return self._exit_after_lease_loss(session)
             self._abandon(session)
         return self._drain(None)
 
     def run_once(self) -> None:
-        """Take one turn of everything in this thread, and wait for the jobs that it started."""
+        """Take one turn of each loop and of the worker in this thread, and wait for the jobs that it started."""
         self._runner.open()
         lease = self._new_lease()
-        self._runner.trust(lease.process.pk, until=lease.trusted_until, on_distrust=self.stop)
+        self._runner.use_lease(lease.process.pk, until=lease.trusted_until, on_expiry=self.stop)
         lease.start()
         worker = Worker(lease.process, self._runner, workflows=self._workflows)
         self._loops.turn_once()
         if self._roles.jobs_at_once:
             self._await_children()
             worker.turn(database_now())
-            worker.claim_no_more()
+            worker.stop_claiming()
         while not worker.is_idle and not self._is_stopping:
             self._result_ready.wait(PAUSE)
             self._result_ready.clear()
@@ -121,7 +121,7 @@ class Supervisor:
         lease.stop()
 
     def _await_children(self) -> None:
-        """Give children the time to be born; without all of them, what there are will do."""
+        """Wait until the children have started; after ``MAX_PAUSE``, go on with those that have."""
         deadline = time.monotonic() + MAX_PAUSE
         while self._runner.free < self._roles.jobs_at_once and not self._is_stopping and is_before(deadline):
             self._result_ready.wait(PAUSE)
@@ -129,16 +129,16 @@ class Supervisor:
 
     @property
     def has_threads_left(self) -> bool:
-        """Whether jobs still run in threads of this process, which nobody can end."""
+        """Whether jobs still run in threads of this process, which cannot be ended."""
         return not self._runner.is_killable and self._runner.running > 0
 
     def stop(self) -> None:
-        """Ask for an orderly end; returns at once."""
+        """Ask the process to drain and end; returns at once."""
         self._is_stopping = True
         self._changes.put(None)
 
     def listen_to_signals(self) -> None:
-        """Drain on the first SIGTERM, SIGINT or SIGHUP, abort on the second; nohup holds."""
+        """Drain on the first SIGTERM, SIGINT or SIGHUP, abort on the second; under nohup SIGHUP stays ignored."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         # The terminal was closed; there is none on Windows.
@@ -151,14 +151,14 @@ class Supervisor:
             os._exit(128 + number)
         self.stop()
 
-    def _wait(self, session: WorkerSession, until: float | None) -> None:
-        """Wait for the end, for the time to be up, or for the lease to be lost.
+    def _watch_session(self, session: WorkerSession, until: float | None) -> None:
+        """Wait until the process should stop, the time is up, or the lease is lost.
 
-        Lost it is also when a beat is never answered: whoever waits for that answer cannot say so.
+        It is lost also when the database never replies to a beat: the heartbeat thread hangs then and cannot report it.
         """
         while not self._is_stopping and not session.is_lost and is_before(until):
             ends = [session.lease.trusted_until(), time.monotonic() + WATCH_SECONDS]
-            self._rest(seconds_until(min(ends if until is None else [*ends, until])))
+            self._wait_for_change(seconds_until(min(ends if until is None else [*ends, until])))
             session.is_lost = (
                 session.is_lost or not is_before(session.lease.trusted_until()) or self._is_worker_hung(session)
             )
@@ -166,64 +166,66 @@ class Supervisor:
 
     def _is_worker_hung(self, session: WorkerSession) -> bool:
         if session.is_hung(HUNG_SECONDS):
-            logger.error("The worker waits for an answer that does not come.")
+            logger.error("Worker has had no database reply for %.0f s; reconnecting.", HUNG_SECONDS)
             return True
         return False
 
     def _renew_hung(self, *, after: float) -> None:
         for name in self._loops.renew_hung(after=after):
-            logger.error("The %s waited for an answer that did not come; another one takes its place.", name)
+            logger.error("The %s has had no database reply for %.0f s; replacing its thread.", name, after)
         self._listener = self._listener.renewed()
 
-    def _rest(self, seconds: float) -> None:
-        """Until something changes, but no longer than this."""
+    def _wait_for_change(self, seconds: float) -> None:
+        """Wait until a thread or a signal reports a change, but no longer than this."""
         with contextlib.suppress(queue.Empty):
             self._changes.get(timeout=max(0.0, seconds))
 
-    def _rest_until(self, is_so: Callable[[], bool], until: float | None) -> None:
-        """Until this is so, the time is up, or it is time to stop."""
-        while not is_so() and not self._is_stopping and is_before(until):
-            self._rest(MAX_PAUSE if until is None else until - time.monotonic())
+    def _wait_until(self, condition: Callable[[], bool], until: float | None) -> None:
+        """Wait until this holds, the time is up, or the process should stop."""
+        while not condition() and not self._is_stopping and is_before(until):
+            self._wait_for_change(MAX_PAUSE if until is None else until - time.monotonic())
 
     def _open_session(self, until: float | None) -> WorkerSession | None:
-        """Begin a shift, as soon as the database lets us; None if it is time to stop before that."""
+        """Begin a session as soon as the database allows it; None if the process should stop before that."""
         pause = PAUSE
         while not self._is_stopping and is_before(until):
             opening = run_in_background(self._take_lease)
             opening.add_done_callback(lambda _: self._changes.put(None))
             answered_by = time.monotonic() + get_config().process_expiry
-            self._rest_until(opening.done, answered_by if until is None else min(until, answered_by))
+            self._wait_until(opening.done, answered_by if until is None else min(until, answered_by))
             if not opening.done() and (self._is_stopping or not is_before(until)):
                 return None
             try:
                 lease = opening.result(0)
             except (DatabaseError, InterfaceError, TimeoutError) as error:
-                # One that comes later is nobody's, and runs out.
+                # A lease that this attempt takes later is not used, and expires.
                 outage.begin(error, at="lease")
                 again_at = time.monotonic() + pause * random.uniform(0.5, 1)  # noqa: S311 - spreads load
-                self._rest_until(lambda: False, again_at if until is None else min(until, again_at))
+                self._wait_until(lambda: False, again_at if until is None else min(until, again_at))
                 pause = min(2 * pause, MAX_PAUSE)
             else:
                 outage.end(at="lease")
-                return self._begin(lease)
+                return self._start_session(lease)
         return None
 
-    def _begin(self, lease: Lease) -> WorkerSession:
+    def _start_session(self, lease: Lease) -> WorkerSession:
         if self._session is not None:
-            # Whatever cut us off has cut off the loops as well, in the middle of their turns.
+            # The outage that cost the last lease has probably hit the loops as well, in the middle of their turns.
             self._renew_hung(after=PAUSE)
         session = self._session = WorkerSession(
-            lease, self._runner, workflows=self._workflows, after=self._pass_on, on_death=self._lose_part
+            lease, self._runner, workflows=self._workflows, after=self._wake_followers, on_death=self._stop_after_crash
         )
-        self._runner.trust(lease.process.pk, until=lease.trusted_until, on_distrust=lambda: self._lose(lease))
+        self._runner.use_lease(
+            lease.process.pk, until=lease.trusted_until, on_expiry=lambda: self._note_lease_loss(lease)
+        )
         session.start()
         if self._roles.jobs_at_once:
-            # Rows may wait for somebody who knows their workflow.
+            # Rows may wait for a process that knows their workflow.
             self._wake("dispatcher")
         return session
 
     def _take_lease(self) -> Lease:
-        """A new one. Dispatchers elsewhere are told that somebody new can run jobs, or find out by themselves."""
+        """Take a lease. Dispatchers elsewhere are notified of the new worker, or find it at their next turn."""
         lease = self._new_lease()
         if self._roles.jobs_at_once:
             with contextlib.suppress(DatabaseError, InterfaceError):
@@ -234,25 +236,25 @@ class Supervisor:
         lease = Lease(
             self._roles.kind,
             workflows=self._workflows,
-            on_loss=lambda: self._lose(lease),
+            on_loss=lambda: self._note_lease_loss(lease),
             turns=lambda: self._loops.turned_at() | (self._session.turned_at() if self._session else {}),
         )
         return lease
 
-    def _lose(self, lease: Lease) -> None:
+    def _note_lease_loss(self, lease: Lease) -> None:
         if self._session is not None and self._session.lease is lease:
             self._session.is_lost = True
             self._changes.put(None)
 
     def _abandon(self, session: WorkerSession) -> None:
-        """End everything of a shift at once: others may be running its jobs already, and nothing of it counts."""
-        logger.error("This process lost its lease; what it was running is ended, and it begins anew.")
+        """End all jobs of a session at once: other workers may run them already, and no result of it counts."""
+        logger.error("Process %d lost its lease; killing its jobs and taking a new lease.", session.lease.process.pk)
         session.abandon()
         self._runner.kill()
 
-    def _give_up(self, session: WorkerSession) -> int:
-        """What runs in threads cannot be ended without this process."""
-        logger.critical("This process lost its lease; it ends now and should be started again.")
+    def _exit_after_lease_loss(self, session: WorkerSession) -> int:
+        """End this process: jobs in its threads cannot be ended otherwise."""
+        logger.critical("Process %d lost its lease; exiting, start it again.", session.lease.process.pk)
         session.abandon()
         self._stop_loops()
         self._runner.close()
@@ -266,16 +268,16 @@ class Supervisor:
             processes=self._roles.processes,
             threads=self._roles.threads,
             on_result=self._note_result,
-            on_death=self._lose_part,
+            on_death=self._stop_after_crash,
         )
 
-    def _pass_on(self, name: str, turn: Turn) -> None:
-        """Wake the loops that may have something to do after this turn."""
+    def _wake_followers(self, name: str, turn: Turn) -> None:
+        """Wake the loops that may have rows to process after this turn."""
         for other in WAKES[name] if turn.did else ():
             self._wake(other)
 
-    def _hear(self, payload: str) -> None:
-        """Another process made something to do; with no name, any of them may have."""
+    def _on_topic(self, payload: str) -> None:
+        """Wake the loop that another process wrote rows for; without a topic, all loops and the worker."""
         if notify.is_own(payload):
             return
         topic = notify.topic_of(payload)
@@ -292,16 +294,19 @@ class Supervisor:
         self._result_ready.set()
         self._wake(WORKER)
 
-    def _lose_part(self) -> None:
-        """A process without one of its parts looks alive and is not; it ends, so that somebody starts it again."""
-        logger.critical("A part of this process ended unexpectedly; it ends as a whole.")
+    def _stop_after_crash(self) -> None:
+        """Stop after a thread or the fork server ended: without it this process would look alive and do no work.
+
+        The service manager starts it again.
+        """
+        logger.critical("A thread or the fork server ended unexpectedly; stopping this process (pid %d).", os.getpid())
         self._exit_code = 1
         self.stop()
 
     def _drain(self, session: WorkerSession | None) -> int:
-        """Start nothing more, let running jobs finish, record them, and give the lease back.
+        """Start no more jobs, let running ones finish, record them, and release the lease.
 
-        There is one time for all of it, in which turns that hang are waited for as well.
+        One timeout covers all of it, the wait for turns that hang included.
         """
         deadline = time.monotonic() + get_config().shutdown_timeout
         self._stop_loops()
@@ -309,7 +314,7 @@ class Supervisor:
         self._loops.join(seconds_until(deadline))
         self._runner.close()
         if session is not None:
-            session.give_lease_back()
+            session.release_lease()
         return self._exit_code if is_drained else 1
 
     def _stop_loops(self) -> None:

@@ -1,6 +1,7 @@
-"""A shift: one lease, the worker whose claims stand under it, and the two ways in which both end.
+"""A worker session: one lease, the worker that claims under it, and the two ways in which both end.
 
-In good order a shift is drained and its lease given back. One whose lease was lost is abandoned: nothing of it counts.
+Normally a session is drained and its lease released. A session that lost its lease is abandoned: its results do not
+count.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from chainsched.runtime.workers.worker import Worker
 
 logger = logging.getLogger(__name__)
 
-# How often a drain looks by itself whether it is over.
-LOOK = 1.0
-# How long giving the lease back may take.
+# How often a drain checks without a wake-up whether it is complete.
+CHECK_SECONDS = 1.0
+# How long releasing the lease may take.
 LAST_BEAT_SECONDS = 5.0
 
 
 class WorkerSession:
-    """Begins with its lease; its worker turns in a thread of its own, if it has ``workflows`` to run."""
+    """Begins with its lease; its worker turns in a separate thread, if it has ``workflows`` to run."""
 
     def __init__(
         self,
@@ -61,24 +62,24 @@ class WorkerSession:
             self._poller.wake()
 
     def is_hung(self, seconds: float) -> bool:
-        """Whether the worker has waited for the database for so long, although the lease was renewed."""
+        """Whether the worker has waited for a database reply for so long, although the lease was renewed."""
         return self._poller is not None and self._poller.is_hung(seconds)
 
     def turned_at(self) -> dict[str, datetime]:
-        """When its worker last got through a turn; before the first, when it began. Nothing without a worker."""
+        """When its worker last completed a turn; before the first, when it began. Empty without a worker."""
         if self._poller is None:
             return {}
         return {WORKER: self._poller.turned_at or self.lease.process.started_at}
 
     def abandon(self) -> None:
-        """Renew, claim and record nothing more; returns at once."""
+        """Stop renewing, claiming and recording; returns at once."""
         self._worker.abandon()
         self.lease.abandon()
         if self._poller is not None:
             self._poller.stop()
 
     def drain(self, deadline: float) -> bool:
-        """Start nothing more and let what runs finish; False if something was not recorded in time."""
+        """Start no more jobs and let running ones finish; False if a result was not recorded in time."""
         if self._poller is None:
             return True
         is_drained = self._finish(self._poller, deadline)
@@ -86,13 +87,13 @@ class WorkerSession:
         self._poller.join(seconds_until(deadline))
         return is_drained
 
-    def give_lease_back(self) -> None:
-        """Let nobody wait for it to run out; if the database does not answer, it does run out."""
+    def release_lease(self) -> None:
+        """Release the lease, so that no reaper waits for it; if the database does not reply, it expires."""
         try:
             run_in_background(self.lease.stop).result(LAST_BEAT_SECONDS)
         except (DatabaseError, InterfaceError, TimeoutError) as error:
-            reason = str(error).strip() or "there is no answer"
-            logger.warning("The lease could not be given back and will run out: %s", reason)
+            reason = str(error).strip() or "the database does not reply"
+            logger.warning("Process %d could not release its lease; it will expire: %s", self.lease.process.pk, reason)
 
     def _new_poller(self, on_death: Callable[[], None]) -> Poller:
         return poller_for(WORKER, self._worker.turn, after=self._note_turn, on_death=on_death)
@@ -108,17 +109,17 @@ class WorkerSession:
             return True
         logger.error("Jobs did not finish or were not recorded in time; %d still run.", self._runner.running)
         self._runner.end_running()
-        # Those that could be ended are written down; threads go on until the process is gone.
+        # Jobs that were ended are recorded; jobs in threads go on until the process exits.
         grace = get_config().kill_grace if self._runner.is_killable else 0
         return self._is_idle_by(time.monotonic() + grace, poller)
 
     def _is_idle_by(self, deadline: float, poller: Poller) -> bool:
-        """Wait until nothing runs and nothing is left to write. A worker that is idle needs no database for that.
+        """Wait until no job runs and no result is left to write. An idle worker needs no database for that.
 
-        A turn that began before the drain may be claiming. What hangs at that until the end has started nothing, and
-        what it claimed goes back.
+        A turn that began before the drain may be claiming. One that hangs there until the deadline has started no
+        job, and its claims are released.
         """
-        while not poller.is_so_between_turns(lambda: self._worker.is_idle) and is_before(deadline):
-            self._turned.wait(min(LOOK, seconds_until(deadline)))
+        while not poller.holds_between_turns(lambda: self._worker.is_idle) and is_before(deadline):
+            self._turned.wait(min(CHECK_SECONDS, seconds_until(deadline)))
             self._turned.clear()
         return self._worker.is_idle

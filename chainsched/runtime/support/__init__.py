@@ -1,1 +1,1 @@
-"""Small aids that loops and processes share."""
+"""Small modules that loops and processes share."""

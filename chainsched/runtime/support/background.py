@@ -1,4 +1,4 @@
-"""Work that the database may never answer: it is done in a thread of its own, and nobody has to wait for it."""
+"""Work for which the database may never reply: it runs in a separate thread, so that no caller has to wait for it."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ R = TypeVar("R")
 
 
 def run_in_background(work: Callable[[], R]) -> Future[R]:
-    """Begin this over fresh connections; the process may end before it does."""
+    """Start this over new connections; the process may exit before it is done."""
     future: Future[R] = Future()
-    threading.Thread(target=_do, args=[work, future], name="chainsched-aside", daemon=True).start()
+    threading.Thread(target=_run_into, args=[work, future], name="chainsched-background", daemon=True).start()
     return future
 
 
-def _do(work: Callable[[], R], future: Future[R]) -> None:
+def _run_into(work: Callable[[], R], future: Future[R]) -> None:
     try:
-        result = _and_close(work)
-    except Exception as error:  # noqa: BLE001 - raised again for whoever asks for the result
+        result = _run_and_close(work)
+    except Exception as error:  # noqa: BLE001 - raised again by Future.result
         future.set_exception(error)
     else:
         future.set_result(result)
 
 
-def _and_close(work: Callable[[], R]) -> R:
+def _run_and_close(work: Callable[[], R]) -> R:
     try:
         return work()
     finally:

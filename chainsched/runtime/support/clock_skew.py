@@ -1,4 +1,4 @@
-"""One line in the log when this host's clock and the database's part, and one when they agree again."""
+"""One log line when this host's clock and the database's differ, and one when they agree again."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from chainsched.db.clock import database_now
 logger = logging.getLogger(__name__)
 
 TOLERANCE = timedelta(seconds=5)
-# Less than that, so that clocks at the edge of it are not told of again and again.
+# Smaller than TOLERANCE, so that a skew around TOLERANCE is not logged again and again.
 AGREEMENT = timedelta(seconds=2.5)
 
 
 class ClockSkew:
-    """How far the two clocks are apart, as the beats of this process show."""
+    """The difference between the two clocks, measured at each heartbeat of this process."""
 
     def __init__(self, host_now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._host_now = host_now
@@ -28,7 +28,7 @@ class ClockSkew:
         self._is_large = False
 
     def database_now(self) -> datetime:
-        """The time by the database's clock, compared with ours. SQLite has no clock of its own."""
+        """The time by the database's clock, compared with this host's. SQLite uses the host's clock."""
         asked_at = self._host_now()
         now = database_now()
         if connections[get_config().database].vendor != "sqlite":
@@ -51,7 +51,7 @@ class ClockSkew:
 
 
 def _distance(now: datetime, asked_at: datetime, answered_at: datetime) -> timedelta:
-    """How far that is outside the time in which it was told: an answer that takes long is no skew."""
+    """How far the database's time is outside the call that read it: a slow reply is no skew."""
     return max(now - answered_at, timedelta(0)) + min(now - asked_at, timedelta(0))
 
 

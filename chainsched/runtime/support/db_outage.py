@@ -1,4 +1,4 @@
-"""One line in the log when the database goes away and one when it is back, however many loops notice."""
+"""One log line when the database becomes unavailable and one when it is back, for all loops together."""
 
 from __future__ import annotations
 
@@ -13,37 +13,35 @@ SPREADING_AFTER = 60.0
 
 
 class DatabaseOutage:
-    """What the threads of a process know together about the database.
+    """An outage of the database, as all threads of a process see it.
 
-    It is over when all whom it hit are well again: a loop that only reads may be, while no other can write.
+    It is over when every affected loop works again: one that only reads may work while the others cannot write.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._since: float | None = None
-        self._hit: set[str] = set()
+        self._affected: set[str] = set()
 
     def begin(self, error: Exception, *, at: str) -> None:
-        """Somebody could not work with it."""
+        """Note that a loop could not use the database."""
         now = time.monotonic()
         with self._lock:
             is_first = self._since is None
-            # One loop may be in trouble of its own for long; that another joins it then is a change.
-            is_spreading = at not in self._hit and self._since is not None and now - self._since > SPREADING_AFTER
+            # One loop alone may fail for long; that another one fails as well is news then.
+            is_spreading = at not in self._affected and self._since is not None and now - self._since > SPREADING_AFTER
             self._since = self._since or now
-            self._hit.add(at)
+            self._affected.add(at)
         if is_first or is_spreading:
-            logger.error(
-                "The database is in trouble; the %s waits and goes on trying: %s", at, " ".join(str(error).split())
-            )
+            logger.error("The database is in trouble; the %s keeps trying: %s", at, " ".join(str(error).split()))
 
     def end(self, *, at: str) -> None:
-        """Somebody could."""
+        """Note that a loop could use the database."""
         if self._since is None:
             return
         with self._lock:
-            self._hit.discard(at)
-            if self._hit:
+            self._affected.discard(at)
+            if self._affected:
                 return
             since, self._since = self._since, None
         if since is not None:

@@ -1,4 +1,4 @@
-"""Monotonic times until which something is waited for."""
+"""Deadlines as monotonic times."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import time
 
 
 def seconds_until(deadline: float) -> float:
-    """How long it is until then; nothing once it is over."""
+    """The seconds until the deadline; 0 once it has passed."""
     return max(0.0, deadline - time.monotonic())
 
 
 def is_before(deadline: float | None) -> bool:
-    """Whether there is time left; without a deadline there always is."""
+    """Whether the deadline has not passed; always true without one."""
     return deadline is None or time.monotonic() < deadline

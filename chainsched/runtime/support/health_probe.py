@@ -1,4 +1,4 @@
-"""Health within seconds, whatever the database does: it is asked aside, and nobody waits longer than that."""
+"""Health within seconds, even if the database hangs: a background thread reads it, and the caller waits briefly."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from chainsched.flow.transactions import TRANSIENT
 from chainsched.runtime.support.background import run_in_background
 
 LIMIT = 5.0
-# A look may hang until the operating system gives its connection up, long after the database is back.
+# A probe may hang until the operating system gives its connection up, long after the database is back.
 RENEWAL = 60.0
 NO_ANSWER = (TimeoutError, Error)
 
@@ -23,7 +23,7 @@ NO_ANSWER = (TimeoutError, Error)
 def probe_health() -> Health:
     """The health; raises one of ``NO_ANSWER`` if there is none within ``LIMIT`` seconds.
 
-    Inside a transaction it is asked there and without a limit: nobody else sees what a project's test has written.
+    Inside a transaction it is read there and without a limit: no other connection sees the rows of a project's test.
     """
     if connections[get_config().database].in_atomic_block:
         return api.health()
@@ -31,7 +31,7 @@ def probe_health() -> Health:
 
 
 def in_words(error: Exception) -> str:
-    """What one of ``NO_ANSWER`` means, in a line."""
+    """One of ``NO_ANSWER`` as a sentence."""
     # PostgreSQL quotes the statement in further lines.
     reason = next(iter(str(error).strip().splitlines()), "")
     if isinstance(error, TRANSIENT):
@@ -42,7 +42,7 @@ def in_words(error: Exception) -> str:
 
 
 class SharedProbe:
-    """One look at a time, which all who ask meanwhile share: probes come again and again, and each might hang."""
+    """One probe at a time, shared by all concurrent callers: probes come again and again, and each might hang."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -50,7 +50,7 @@ class SharedProbe:
         self._began_at = 0.0
 
     def join(self) -> Future[Health]:
-        """The look that is under way, or a new one."""
+        """The running probe, or a new one."""
         with self._lock:
             now = time.monotonic()
             if self._latest is None or self._latest.done() or now - self._began_at >= RENEWAL:

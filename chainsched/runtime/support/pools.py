@@ -1,4 +1,4 @@
-"""Django's own connection pools, which are for web processes and not for those that keep running."""
+"""Django's connection pools, which suit web processes and not schedulers and workers."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from django.db import connections
 
 
 def leave_pools() -> None:
-    """Let each thread of this process have a connection of its own, also where the settings ask for a pool.
+    """Give each thread of this process its own connection, also where the settings ask for a pool.
 
-    Our threads keep their connections between turns: a pool would have none left for the heartbeat. And it must not
-    be open at a fork, or children and parent would speak over the same sockets.
+    Threads keep their connections between turns: a pool would have none left for the heartbeat. And it must not be
+    open at a fork, or children and parent would use the same sockets.
     """
     pooled = [connections[alias] for alias, database in connections.settings.items() if database["OPTIONS"].get("pool")]
     ours = [connection for connection in pooled if connection.vendor == "postgresql"]

@@ -1,7 +1,7 @@
 """A child: the process in which the project's code runs. It holds no lease and decides nothing.
 
-One thread reads what the supervisor says; jobs run in the main thread, where a signal can break them off, or in
-several threads when asked to. A child whose supervisor is gone ends at once, and takes its descendants along.
+One thread reads the supervisor's messages; jobs run in the main thread, where a signal can interrupt them, or in
+several threads if so configured. A child that loses its supervisor kills itself and its descendants at once.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from chainsched.runtime.workers.job_link import ChildJobLink
 from chainsched.runtime.workers.protocol import CHUNK, Decoder, Message, encode, pack_outcome, unpack_claim
 from chainsched.runtime.workers.start_tokens import StartTokenReader
 
-# After so many jobs that found processes dead which nobody waits for, as what they start in the background.
-MAX_ORPHANS = 100
+# A child retires after so many jobs that left exited processes which no code waits for, such as background processes.
+MAX_JOBS_WITH_ZOMBIES = 100
 KILOBYTE = 1024
 
 
 class Interrupted(BaseException):
-    """The job was told to stop and did not; no ``except Exception`` of its own holds this up."""
+    """The job was asked to stop and did not; an ``except Exception`` in the job does not catch this."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChildLimits:
-    """How a child lives: how many jobs at once, and after what it makes room for a fresh one."""
+    """How many jobs a child runs at once, and after how many jobs or how much memory another one replaces it."""
 
     threads: int = 1
     max_jobs: int = 10_000
@@ -52,75 +52,75 @@ class ChildLimits:
 
 
 class ChildProcess:
-    """Runs what its supervisor sends until it is told to stop, is worn out, or the supervisor is gone."""
+    """Runs the jobs that its supervisor sends until it is asked to end, reaches a limit, or loses the supervisor."""
 
     def __init__(self, end: socket.socket, start_tokens: StartTokenReader, limits: ChildLimits) -> None:
         self._end = end
         self._start_tokens = start_tokens
-        self._habits = limits
+        self._limits = limits
         self._sending = threading.Lock()
-        # Each with the round in which it was given.
+        # Each with the round of start tokens in which it was assigned.
         self._inbox: deque[tuple[int, Claim]] = deque()
         self._arrived = threading.Condition()
         self._is_stopping = False
-        self._done = 0
+        self._jobs_done = 0
         self._stopped: set[int] = set()
         self._running: dict[int, int] = {}
         self._interrupted: int | None = None
         self._interrupting = threading.Lock()
         self._was_interrupted = False
-        self._is_sending_here = False
-        self._is_postponed = False
+        self._is_main_sending = False
+        self._is_sigterm_postponed = False
         self._loop = EventLoop()
         self._streams = sys.stdin, sys.stdout, sys.stderr
         self._recursion_limit = sys.getrecursionlimit()
-        self._littered = 0
+        self._jobs_with_zombies = 0
 
     def run(self) -> None:
-        """Live; returns when there is nothing more to do."""
-        self._set_signals()
-        threading.Thread(target=self._listen, name="chainsched-wire", daemon=True).start()
-        if self._habits.threads == 1:
+        """Run jobs; returns when the child should exit."""
+        self._reset_signals()
+        threading.Thread(target=self._listen, name="chainsched-child-reader", daemon=True).start()
+        if self._limits.threads == 1:
             self._work()
         else:
-            workers = [threading.Thread(target=self._work_or_end, daemon=True) for _ in range(self._habits.threads)]
+            workers = [threading.Thread(target=self._work_or_exit, daemon=True) for _ in range(self._limits.threads)]
             for worker in workers:
                 worker.start()
             for worker in workers:
                 worker.join()
 
-    def _set_signals(self) -> None:
-        """Whatever the job before has set: its alarm would end the next one, and its handler would save that."""
+    def _reset_signals(self) -> None:
+        """Undo the last job's signal settings: its timer would end the next job, its handlers would protect it."""
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, self._on_sigterm)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
 
-    def _set_python(self) -> None:
-        """Its streams and its limit of recursion, whatever the job before has done with them."""
+    def _reset_interpreter(self) -> None:
+        """Undo changes of the job before to the standard streams and the recursion limit."""
         sys.stdin, sys.stdout, sys.stderr = self._streams
         sys.setrecursionlimit(self._recursion_limit)
 
-    def _work_or_end(self) -> None:
-        """Work in one of several threads. A child that lost one would look alive, and its job would never end."""
+    def _work_or_exit(self) -> None:
+        """Work in one of several threads. A child without one of them would look alive, and its job would never end."""
         try:
             self._work()
-        except BaseException:  # noqa: BLE001 - whatever ended it, the child ends too
+        except BaseException:  # noqa: BLE001 - any error that ends the thread ends the child
             traceback.print_exc()
             os._exit(1)
 
     def _work(self) -> None:
-        """Run one job after the other. The next one is announced with the result of the last: one message a job."""
+        """Run one job after the other. The start of the next is sent with the last result: one message per job."""
         result: Message = {}
         while (item := self._next(result)) is not None:
             result = self._run_job(item)
         connections.close_all()
 
     def _next(self, result: Message) -> Claim | None:
-        """The next job, announced before it begins; None when this child should end."""
+        """The next job, after its start was sent; None when this child should exit."""
         with self._arrived:
-            self._is_stopping = self._is_stopping or self._is_worn_out()
+            self._is_stopping = self._is_stopping or self._should_retire()
             item = self._take()
             if item is None and result:
                 self._send(result)
@@ -136,7 +136,7 @@ class ChildProcess:
             return item
 
     def _take(self) -> Claim | None:
-        """The first job that waits here and that nobody took back; None also when this child should end."""
+        """The first waiting job that the supervisor has not taken back; None also when this child should exit."""
         while self._inbox and not self._is_stopping:
             given_in, item = self._inbox.popleft()
             if self._start_tokens.covers(given_in):
@@ -146,54 +146,56 @@ class ChildProcess:
     def _run_job(self, item: Claim) -> Message:
         job_link = ChildJobLink(
             is_stopped=lambda: item.execution_id in self._stopped,
-            tell=lambda progress: self.report(item.execution_id, progress),
+            send=lambda progress: self.report(item.execution_id, progress),
         )
         if threading.current_thread() is threading.main_thread():
-            self._set_signals()
-            self._set_python()
+            self._reset_signals()
+            self._reset_interpreter()
         self._running[item.execution_id] = threading.get_ident()
         renew()
         try:
             outcome = execute(item, job_link=job_link, run_async=self._loop.run)
-            self._leave(item.execution_id)
+            self._end_job(item.execution_id)
         except Interrupted as late:
             outcome = outcomes.raised(late)
-            self._leave(item.execution_id)
+            self._end_job(item.execution_id)
         return self._result(item, outcome, job_link)
 
-    def _leave(self, execution_id: int) -> None:
-        """From here on nothing interrupts the job; an interruption on its way arrives in here."""
+    def _end_job(self, execution_id: int) -> None:
+        """Let no interruption hit the job from here on; one that is already on its way is raised in here."""
         with self._interrupting:
             self._running.pop(execution_id, None)
 
     def _result(self, item: Claim, outcome: Outcome, job_link: ChildJobLink) -> Message:
-        # An interruption that comes too late for its job must not hit what is done here.
+        # An interruption that comes too late for its job must not hit the code below.
         self._stopped.discard(item.execution_id)
-        self._done += 1
-        self._littered += _has_dead_children()
+        self._jobs_done += 1
+        self._jobs_with_zombies += _has_zombies()
         ended = renew_after(outcome)
         finished: Message = {"finished": item.execution_id, "outcome": pack_outcome(ended)}
         unsent = job_link.close()
         return {**finished, "progress": unsent} if unsent is not None else finished
 
-    def _is_worn_out(self) -> bool:
-        limit = self._habits.max_memory
-        # An interruption may have hit anything: a half-made connection, a lock, an event loop that is still blocked.
-        if self._was_interrupted or self._done >= self._habits.max_jobs or self._littered >= MAX_ORPHANS:
+    def _should_retire(self) -> bool:
+        limit = self._limits.max_memory
+        # An interruption may have broken a half-made connection, a lock, or an event loop that is still blocked.
+        if self._was_interrupted:
             return True
-        return limit is not None and self._done > 0 and memory_in_use() > limit
+        if self._jobs_done >= self._limits.max_jobs or self._jobs_with_zombies >= MAX_JOBS_WITH_ZOMBIES:
+            return True
+        return limit is not None and self._jobs_done > 0 and memory_in_use() > limit
 
     def _listen(self) -> None:
         decoder = Decoder()
         try:
             while data := self._end.recv(CHUNK):
                 for message in decoder.feed(data):
-                    self._hear(message)
+                    self._receive(message)
         finally:
-            # The supervisor is gone, or what it says makes no sense: nothing of ours counts any more.
+            # The supervisor is gone, or sent a malformed message: no result of this child counts any more.
             os.killpg(0, signal.SIGKILL)
 
-    def _hear(self, message: Message) -> None:
+    def _receive(self, message: Message) -> None:
         with self._arrived:
             self._inbox.extend((message["round"], unpack_claim(item)) for item in message.get("run", ()))
             self._is_stopping = self._is_stopping or bool(message.get("end"))
@@ -206,7 +208,7 @@ class ChildProcess:
             self._interrupt(message["interrupt"])
 
     def _interrupt(self, execution_id: int) -> None:
-        """Break a job off: by a signal in the main thread, which also ends sleeps and reads; else between two steps."""
+        """Interrupt a job: in the main thread by a signal, which also ends sleeps and reads; else between two steps."""
         with self._interrupting:
             thread = self._running.get(execution_id)
             if thread is None:
@@ -216,43 +218,43 @@ class ChildProcess:
                 self._interrupted = execution_id
                 signal.pthread_kill(thread, signal.SIGTERM)
             elif not self._loop.cancel(thread):
-                # A thread that waits for the event loop would not notice this before its wait is over.
+                # Not for a thread that waits for the event loop: it would notice this only after its wait.
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(Interrupted))
 
     def _on_sigterm(self, _number: int, _frame: FrameType | None) -> None:
-        """Break off the job that runs here: the one that is meant, or any if the signal came from elsewhere."""
-        if self._is_sending_here:
-            # Half a message would garble the wire; it comes again when the message is out.
-            self._is_postponed = True
+        """Interrupt the job in the main thread: the one that the supervisor named, or any after a foreign signal."""
+        if self._is_main_sending:
+            # Half a message would garble the stream; the interruption is repeated once the message is sent.
+            self._is_sigterm_postponed = True
             return
-        meant, self._interrupted = self._interrupted, None
+        named, self._interrupted = self._interrupted, None
         main = threading.main_thread().ident
         here = [execution_id for execution_id, thread in self._running.items() if thread == main]
-        if here and (meant is None or meant in here):
+        if here and (named is None or named in here):
             self._was_interrupted = True
-            raise Interrupted("The job was interrupted." if meant else "The process received SIGTERM.")
+            raise Interrupted("The job was interrupted." if named else "The process received SIGTERM.")
 
     def _send(self, message: Message) -> None:
         is_main = threading.current_thread() is threading.main_thread()
         data = encode(message)
         with self._sending:
             try:
-                self._is_sending_here = is_main
+                self._is_main_sending = is_main
                 self._end.sendall(data)
             finally:
-                # Also when an alarm of the job's own strikes in here.
-                self._is_sending_here = False
-        if is_main and self._is_postponed:
-            self._is_postponed = False
+                # Also when a timer signal of the job itself raises in here.
+                self._is_main_sending = False
+        if is_main and self._is_sigterm_postponed:
+            self._is_sigterm_postponed = False
             self._on_sigterm(signal.SIGTERM, None)
 
     def report(self, execution_id: int, progress: Any) -> None:
-        """Pass a job's progress on."""
+        """Send a job's progress to the supervisor."""
         self._send({"progress_of": execution_id, "progress": progress})
 
 
-def _has_dead_children() -> bool:
-    """Whether there is a process that ended and that nobody has waited for. It is left to whoever may still do so."""
+def _has_zombies() -> bool:
+    """Whether a child process has exited and was not waited for. It is left for the job's code to wait for."""
     try:
         return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:
@@ -260,16 +262,16 @@ def _has_dead_children() -> bool:
 
 
 def memory_in_use() -> int:
-    """The memory that this process holds at present, in bytes; elsewhere than on Linux, the most it ever held."""
+    """The memory that this process uses now, in bytes; on systems other than Linux the most that it ever used."""
     with contextlib.suppress(OSError):
         return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KILOBYTE
 
 
 def run_child(end: socket.socket, limits: ChildLimits) -> None:
-    """The life of a child, from its first message to its last."""
+    """Run a child over this socket, from its first message to its last."""
     for connection in connections.all(initialized_only=True):
-        # A connection that was open when the process was copied belongs to somebody else.
+        # A connection that was open at the fork belongs to another process.
         connection.connection = None
     _, (start_tokens,), _, _ = socket.recv_fds(end, 1, 1)
     ChildProcess(end, StartTokenReader(start_tokens), limits).run()

@@ -1,6 +1,6 @@
-"""The child processes of a worker: how they are born, heard, retired, killed and buried.
+"""The child processes of a worker: starts, reads, retires, kills and removes them.
 
-Of what they run it knows nothing; whoever has them is told what they say and how they ended.
+It knows nothing of their jobs; messages and exits of children are passed to the owner of the pool.
 """
 
 from __future__ import annotations
@@ -23,37 +23,37 @@ from chainsched.runtime.workers.start_tokens import StartTokens
 
 logger = logging.getLogger(__name__)
 
-# A child that ends before it has run anything would end again, and one that could not be born could not be now; the
-# next one waits this long.
+# After a child that exited before its first job, or that could not be forked: the next one would probably fail too, so
+# it is forked after this pause.
 FAILED_START_PAUSE = 1.0
 
 
 class PoolOwner(Protocol):
-    """Who has the children."""
+    """Receives the messages and exits of the children."""
 
     def on_message(self, child: ChildState, message: Message) -> None:
-        """A child said something; raises Garbled, KeyError or TypeError if it makes no sense."""
+        """A message of a child; raises GarbledMessage, KeyError or TypeError if it is malformed."""
         ...
 
-    def on_end(self, child: ChildState, status: int) -> None:
-        """A child is gone, with this exit code, or less than zero for the signal that killed it."""
+    def on_exit(self, child: ChildState, status: int) -> None:
+        """A child exited, with this exit code, or less than zero for the signal that killed it."""
         ...
 
-    def on_fork_server_exit(self) -> None:
-        """No more children can be born."""
+    def on_fork_server_exit(self, pid: int) -> None:
+        """The fork server exited; no more children can be started."""
         ...
 
 
 class ChildPool:
-    """Children, each with its socket in the selector of whoever has them."""
+    """Children, each with its socket in the selector of the owner."""
 
-    def __init__(self, fork_server: ForkServer, selector: selectors.BaseSelector, keeper: PoolOwner) -> None:
+    def __init__(self, fork_server: ForkServer, selector: selectors.BaseSelector, owner: PoolOwner) -> None:
         self._fork_server = fork_server
         self._selector = selector
-        self._keeper = keeper
+        self._owner = owner
         self._children: list[ChildState] = []
-        self._unborn: deque[ChildState] = deque()
-        self._born_again_at = 0.0
+        self._starting: deque[ChildState] = deque()
+        self._next_fork_at = 0.0
 
     def __iter__(self) -> Iterator[ChildState]:
         return iter(list(self._children))
@@ -62,41 +62,41 @@ class ChildPool:
         return len(self._children)
 
     def open(self) -> None:
-        """Hear of births and deaths from now on."""
+        """Read the fork server's reports of starts and exits from now on."""
         self._selector.register(self._fork_server.channel.socket, selectors.EVENT_READ, self._read_fork_server)
 
     def close(self) -> None:
-        """End the nursery with whoever is left."""
+        """End the fork server and all children that are left."""
         self._fork_server.close()
 
     def fill(self, number: int) -> None:
-        """Bear children until there are so many that take work; not right after one that was good for nothing."""
-        if time.monotonic() < self._born_again_at:
+        """Fork children until so many take jobs; not within the pause after a failed start."""
+        if time.monotonic() < self._next_fork_at:
             return
         missing = number - len([child for child in self._children if not child.is_retiring])
         try:
             for _ in range(missing):
                 self._fork()
         except OSError as error:
-            logger.error("There is no room for another child (%s); the next try comes after a pause.", error)
+            logger.error("No worker child could be forked (%s); retrying in %.0f s.", error, FAILED_START_PAUSE)
             self._pause_forks()
 
-    def tell(self, child: ChildState, message: Message) -> None:
-        """Say something to a child, now or as soon as it listens."""
+    def send(self, child: ChildState, message: Message) -> None:
+        """Send a message to a child, now or as soon as its socket has room."""
         child.channel.send(message)
-        self._watch(child)
+        self._update_events(child)
 
     def retire(self, child: ChildState) -> None:
-        """Let a child end when it is done with what it runs."""
+        """Let a child exit after its running jobs."""
         if not child.is_retiring:
             child.is_retiring = True
-            self.tell(child, {"end": True})
+            self.send(child, {"end": True})
 
     def kill(self, child: ChildState) -> None:
-        """End a child by force; one that is being born right now as soon as its pid is known."""
-        child.is_retiring = child.is_condemned = True
+        """Kill a child; one that is still being forked as soon as its pid is known."""
+        child.is_retiring = child.is_killed = True
         if child.pid is not None:
-            # A child that was born this moment may not have a group of its own yet.
+            # A child that was forked a moment ago may not have its own process group yet.
             for kill in (os.killpg, os.kill):
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     kill(child.pid, signal.SIGKILL)
@@ -108,98 +108,106 @@ class ChildPool:
             ours, theirs = socket.socketpair()
             undo.enter_context(ours)
             with theirs:
-                # The first thing that it hears.
+                # The first message that the child reads.
                 socket.send_fds(ours, [b"p"], [start_tokens.descriptor])
                 self._fork_server.fork(theirs)
             undo.pop_all()
         child = ChildState(Channel(ours), start_tokens)
         self._children.append(child)
-        self._unborn.append(child)
-        self._selector.register(ours, selectors.EVENT_READ, lambda: self._hear(child))
+        self._starting.append(child)
+        self._selector.register(ours, selectors.EVENT_READ, lambda: self._read(child))
 
     def _read_fork_server(self) -> None:
-        messages, is_there = self._fork_server.channel.receive()
+        messages, is_open = self._fork_server.channel.receive()
         for message in messages:
-            if "born" in message:
-                self._welcome(self._unborn.popleft(), pid=message["born"])
+            if "started" in message:
+                self._note_start(self._starting.popleft(), pid=message["started"])
             else:
-                self._note_death(message["died"], message["status"])
-        if not is_there:
+                self._note_exit(message["exited"], message["status"])
+        if not is_open:
             self._selector.unregister(self._fork_server.channel.socket)
-            self._lose_all()
-            self._keeper.on_fork_server_exit()
+            self._remove_all()
+            self._owner.on_fork_server_exit(self._fork_server.pid)
 
-    def _lose_all(self) -> None:
-        """The nursery is gone, and the kernel has ended its children with it, or we do; nobody reports their deaths."""
+    def _remove_all(self) -> None:
+        """Remove all children after the fork server exited: their exits are not reported any more.
+
+        The kernel has killed them with the fork server; where it does not do that, they are killed here.
+        """
         for child in list(self._children):
             self._read_rest(child)
             self.kill(child)
             self._reap(child, -signal.SIGKILL)
 
-    def _welcome(self, child: ChildState, *, pid: int) -> None:
-        child.pid, child.born_at = pid, time.monotonic()
-        if child.is_condemned:
+    def _note_start(self, child: ChildState, *, pid: int) -> None:
+        child.pid, child.started_at = pid, time.monotonic()
+        if child.is_killed:
             self.kill(child)
 
-    def _note_death(self, pid: int, status: int) -> None:
+    def _note_exit(self, pid: int, status: int) -> None:
         child = next((child for child in self._children if child.pid == pid), None)
         if child is not None:
             self._read_rest(child)
             self._reap(child, status)
 
     def _read_rest(self, child: ChildState) -> None:
-        """Listen for the last time: what it said before it died is still in the socket."""
-        if not child.is_silent:
-            self._hear(child)
+        """Read for the last time: messages that it sent before it exited are still in the socket."""
+        if not child.is_unregistered:
+            self._read(child)
             self._stop_reading(child)
 
     def _reap(self, child: ChildState, status: int) -> None:
         self._children.remove(child)
         child.channel.close()
         child.start_tokens.close()
-        if not child.has_worked and (child.has_hung_up or not child.is_retiring):
-            logger.error("A child ended before it ran anything (status %d); the next one comes after a pause.", status)
+        if not child.has_worked and (child.has_disconnected or not child.is_retiring):
+            logger.error(
+                "Worker child (pid %s) exited before its first job (status %d); starting another in %.0f s.",
+                child.pid,
+                status,
+                FAILED_START_PAUSE,
+            )
             self._pause_forks()
-        self._keeper.on_end(child, status)
+        self._owner.on_exit(child, status)
 
     def _pause_forks(self) -> None:
-        self._born_again_at = time.monotonic() + FAILED_START_PAUSE
+        self._next_fork_at = time.monotonic() + FAILED_START_PAUSE
 
-    def _hear(self, child: ChildState) -> None:
-        messages, is_there = child.channel.receive()
+    def _read(self, child: ChildState) -> None:
+        messages, is_open = child.channel.receive()
         nonsense = child.channel.nonsense
         try:
             for message in messages:
-                self._keeper.on_message(child, message)
+                self._owner.on_message(child, message)
         except (GarbledMessage, KeyError, TypeError) as error:
             nonsense = f"{type(error).__name__}: {error}"
         if nonsense:
-            logger.error("A child said something that makes no sense (%s); it is replaced.", nonsense)
-            child.makes_no_sense = True
+            logger.error("Worker child (pid %s) sent a malformed message (%s); replacing it.", child.pid, nonsense)
+            child.sent_garbled = True
         child.channel.flush()
-        self._watch(child)
-        if (nonsense or not is_there) and not child.is_silent:
+        self._update_events(child)
+        if (nonsense or not is_open) and not child.is_unregistered:
             self._close_channel(child)
 
     def _close_channel(self, child: ChildState) -> None:
-        """It may have closed its socket and live on, unheard. Its death is reported by the nursery."""
-        child.has_hung_up = not child.is_retiring
+        """Kill a child that closed its socket: it may still run. The fork server reports its exit."""
+        child.has_disconnected = not child.is_retiring
         if not child.has_worked:
-            # What ends at birth does so again, and before its death is reported there would be another one.
+            # The next one would probably exit as well, and would be forked before the exit of this one is reported.
             self._pause_forks()
         self._stop_reading(child)
         self.kill(child)
 
-    def _watch(self, child: ChildState) -> None:
-        """Wait for room to write only while something is unsent."""
-        if child.is_silent:
+    def _update_events(self, child: ChildState) -> None:
+        """Wait for room to write only while data is unsent."""
+        if child.is_unregistered:
             return
         wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if child.channel.has_unsent else 0)
         if self._selector.get_key(child.channel.socket).events != wanted:
-            self._selector.modify(child.channel.socket, wanted, lambda: self._hear(child))
+            self._selector.modify(child.channel.socket, wanted, lambda: self._read(child))
 
     def _stop_reading(self, child: ChildState) -> None:
-        """Listen no more; a socket that a descendant of the child keeps open would never end by itself."""
-        if not child.is_silent:
-            child.is_silent = True
+        """Stop reading; a socket that a descendant of the child keeps open would never reach its end."""
+        if not child.is_unregistered:
+            child.is_unregistered = True
             self._selector.unregister(child.channel.socket)

@@ -1,4 +1,4 @@
-"""What a supervisor knows about its children and the jobs in their hands, and how it judges their ends."""
+"""The supervisor's record of each child and its jobs, and the outcomes that follow from results and exits."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from chainsched.flow.run.claim import Claim
 from chainsched.runtime.workers.protocol import Channel
 from chainsched.runtime.workers.start_tokens import StartTokens
 
-# What waits behind a job that takes longer than this is given to somebody else.
-RECALL_SECONDS = 1.0
-# A child that has not begun what it was given after this long stands still, as under a debugger.
+# Jobs that wait in a child behind a job that runs longer than this go to another child.
+STUCK_SECONDS = 1.0
+# A child that has jobs, begins none and sends nothing for this long is frozen, as under a debugger.
 ANSWER_SECONDS = 20.0
-# A child that lives for so long was not born to end at once.
+# A child that has lived for this long started properly.
 PROOF_SECONDS = 1.0
 
 
 @dataclass(slots=True)
 class Job:
-    """A claim in the hands of a child."""
+    """A claim, and its progress in a child."""
 
     item: Claim
     claimed_at: float
@@ -41,55 +41,55 @@ class Job:
 
     @property
     def delay(self) -> float | None:
-        """How long after its claim it began, if it did."""
+        """The seconds from its claim to its start, if it has begun."""
         return None if self.began_at is None else self.began_at - self.claimed_at
 
-    def overstayed(self, now: float) -> float:
-        """For how long it has been told to stop."""
+    def seconds_since_stop(self, now: float) -> float:
+        """The seconds since it was asked to stop; 0 if it was not."""
         return 0.0 if self.stop_asked_at is None else now - self.stop_asked_at
 
 
 @dataclass(slots=True, eq=False)
 class ChildState:
-    """A child as its supervisor sees it."""
+    """A child process, as its supervisor knows it."""
 
     channel: Channel
     start_tokens: StartTokens
     pid: int | None = None
     jobs: dict[int, Job] = field(default_factory=dict)
     is_retiring: bool = False
-    is_deaf: bool = False
-    is_silent: bool = False
+    is_reply_awaited: bool = False
+    is_unregistered: bool = False
     has_worked: bool = False
-    heard_at: float = field(default_factory=time.monotonic)
-    born_at: float = 0.0
-    has_hung_up: bool = False
-    makes_no_sense: bool = False
+    last_message_at: float = field(default_factory=time.monotonic)
+    started_at: float = 0.0
+    has_disconnected: bool = False
+    sent_garbled: bool = False
     was_killed_for: int | None = None
     is_ended_early: bool = False
-    is_condemned: bool = False
+    is_killed: bool = False
 
     @property
     def is_ready(self) -> bool:
-        """Whether it is born, and takes work."""
+        """Whether it has started and takes jobs."""
         return self.pid is not None and not self.is_retiring
 
     def is_proven(self, now: float) -> bool:
-        """Whether it takes work and has shown that it can: it has worked, or has at least lived for a moment."""
-        return self.is_ready and (self.has_worked or now - self.born_at >= PROOF_SECONDS)
+        """Whether it takes jobs and is known to work: it has begun a job, or has lived for a moment."""
+        return self.is_ready and (self.has_worked or now - self.started_at >= PROOF_SECONDS)
 
     @property
     def begun(self) -> list[Job]:
-        """What it runs. Jobs begin in the order of giving, so these come first, and what waits is not looked at."""
+        """The running jobs. Jobs begin in the order of assignment, so these come first; later ones are not read."""
         return list(itertools.takewhile(lambda job: job.began_at is not None, self.jobs.values()))
 
     @property
     def unbegun(self) -> list[Job]:
-        """What it has not begun as far as was heard, in the order of giving."""
+        """The jobs that it has not reported as begun, in the order of assignment."""
         return [job for job in self.jobs.values() if job.began_at is None]
 
     def take_back(self) -> list[Job]:
-        """What it has not begun and cannot begin any more, in the order of giving; it is no longer in its hands."""
+        """Take back the jobs that it has not begun, so that it cannot begin them; in the order of assignment."""
         number = self.start_tokens.revoke()
         taken = self.unbegun[-number:] if number else []
         for job in taken:
@@ -98,24 +98,24 @@ class ChildState:
 
 
 def is_stuck(child: ChildState, now: float) -> bool:
-    """Whether everything that a child runs has been running for a while."""
+    """Whether a child runs jobs, and all of them have been running for a while."""
     running = child.begun
-    return bool(running) and all(now - (job.began_at or now) >= RECALL_SECONDS for job in running)
+    return bool(running) and all(now - (job.began_at or now) >= STUCK_SECONDS for job in running)
 
 
 def is_kept_waiting(child: ChildState, now: float) -> bool:
-    """Whether something waits in a child for longer than it should."""
-    return any(now - (job.given_at or now) >= RECALL_SECONDS for job in child.unbegun)
+    """Whether a job has waited in a child for longer than it should."""
+    return any(now - (job.given_at or now) >= STUCK_SECONDS for job in child.unbegun)
 
 
 def is_unresponsive(child: ChildState, now: float) -> bool:
-    """Whether a child has been given work and neither begins it nor says anything."""
-    is_waited_for = bool(child.jobs) and not child.begun and not child.is_condemned
-    return is_waited_for and now - child.heard_at >= ANSWER_SECONDS
+    """Whether a child has jobs and neither begins one nor sends a message."""
+    is_overdue = bool(child.jobs) and not child.begun and not child.is_killed
+    return is_overdue and now - child.last_message_at >= ANSWER_SECONDS
 
 
-def death_of(job: Job, child: ChildState, status: int) -> Outcome:
-    """Why a job has no result: how the process that ran it ended."""
+def outcome_of_exit(job: Job, child: ChildState, status: int) -> Outcome:
+    """The outcome of a job without a result, from the way in which its process ended."""
     if job.timed_out:
         return outcomes.failed(FailureType.TIMEOUT, f"{_overrun(job)} and was killed.")
     if job.stop_asked_at is not None:
@@ -123,21 +123,21 @@ def death_of(job: Job, child: ChildState, status: int) -> Outcome:
     if child.is_ended_early:
         return outcomes.failed(FailureType.LOST, "The worker was stopped before the job had finished.")
     if child.was_killed_for not in (None, job.id):
-        return outcomes.failed(FailureType.LOST, "The process was killed because of another job that ran beside it.")
+        return outcomes.failed(FailureType.LOST, "The process was killed because of another job that ran in it.")
     return outcomes.failed(FailureType.KILLED, _end_in_words(child, status))
 
 
 def _end_in_words(child: ChildState, status: int) -> str:
-    if child.makes_no_sense:
-        return "The process that ran it was ended: what it said made no sense. Does the job change Python itself?"
+    if child.sent_garbled:
+        return "The process that ran it sent a malformed message and was killed. Does the job change Python itself?"
     if status < 0:
         hint = ", possibly because memory ran out" if -status == signal.SIGKILL else ""
         return f"The process that ran it was killed by {_name_of(-status)}{hint}."
     return f"The process that ran it ended with exit code {status}, without a result."
 
 
-def blame(job: Job, outcome: Outcome) -> Outcome:
-    """A job that broke off because its time was up failed for that reason, wherever it happened to be."""
+def outcome_of_result(job: Job, outcome: Outcome) -> Outcome:
+    """The outcome of a job with a result: one that failed after its timeout failed because of it."""
     if not job.timed_out or outcome.state is not ExecutionState.FAILED:
         return outcome
     timeout = outcomes.failed(FailureType.TIMEOUT, f"{_overrun(job)}.")
@@ -145,7 +145,7 @@ def blame(job: Job, outcome: Outcome) -> Outcome:
 
 
 def _name_of(number: int) -> str:
-    """A signal for people; most of the real-time ones have no name."""
+    """The name of a signal; most of the real-time ones have none."""
     try:
         return signal.Signals(number).name
     except ValueError:

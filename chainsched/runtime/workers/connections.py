@@ -1,4 +1,4 @@
-"""The connections of jobs: nothing that one job leaves in a connection reaches the next."""
+"""The database connections of jobs: no transaction or broken connection of one job reaches the next."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from chainsched.domain.outcomes import FailureType, Outcome
 from chainsched.domain.states import ExecutionState
 from chainsched.flow.run.execute import LeftOpen
 
-PATIENCE = 1.0
+RENEWAL_SECONDS = 1.0
 
-_under_way: set[Coroutine[Any, Any, Any]] = set()
+_running_coroutines: set[Coroutine[Any, Any, Any]] = set()
 
 
 def renew() -> list[str]:
-    """Close this thread's connections that are broken, too old or in a transaction; returns the names of the last."""
+    """Close this thread's connections that are broken, too old or in a transaction; returns the last kind's aliases."""
     left_open = [connection for connection in connections.all(initialized_only=True) if is_in_transaction(connection)]
     for connection in left_open:
-        # Django closes none that it believes to be in a transaction; what comes next would be written there, and lost.
+        # Django closes none that it believes to be in a transaction; later writes would go into it and be lost.
         connection.in_atomic_block = connection.closed_in_transaction = False
         connection.close()
     close_old_connections()
@@ -33,32 +33,32 @@ def renew() -> list[str]:
 
 
 def renew_after(outcome: Outcome) -> Outcome:
-    """Renew when a job has ended. One that left a transaction open has failed: what it wrote there is gone."""
+    """Renew after a job. One that left a transaction open has failed: its writes in there are lost."""
     left_open = renew()
     if not left_open or outcome.state is not ExecutionState.COMPLETED:
         return outcome
     return outcomes.failed(FailureType.OPEN_TRANSACTION, str(LeftOpen(left_open)))
 
 
-async def with_fresh_sessions(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Await a job. Its queries run in a thread of their own, in their order, and so is the renewal put in there.
+async def with_fresh_connections(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Await a job. Its queries run one by one in a separate thread, so the connections are renewed in that thread.
 
-    Raises LeftOpen for one that left a transaction open there. All async jobs of a process share that thread: while
-    another one is under way, nobody knows whose a transaction is.
+    Raises LeftOpen for a job that left a transaction open there. All async jobs of a process share that thread: while
+    another job is running, an open transaction cannot be attributed to either.
     """
     SyncToAsync.single_thread_executor.submit(renew)
-    _under_way.add(coroutine)
+    _running_coroutines.add(coroutine)
     try:
         returned = await coroutine
     finally:
-        _under_way.discard(coroutine)
+        _running_coroutines.discard(coroutine)
         renewal = SyncToAsync.single_thread_executor.submit(renew)
-    if not _under_way and (left_open := await _soon(renewal)):
+    if not _running_coroutines and (left_open := await _result_if_quick(renewal)):
         raise LeftOpen(left_open)
     return returned
 
 
-async def _soon(renewal: Future[list[str]]) -> list[str]:
-    """What a renewal found. A query that the job did not wait for holds it up, and is not waited for here either."""
-    await asyncio.wait([asyncio.wrap_future(renewal)], timeout=PATIENCE)
+async def _result_if_quick(renewal: Future[list[str]]) -> list[str]:
+    """The result of a renewal. A query that the job did not wait for delays it; then the result is empty."""
+    await asyncio.wait([asyncio.wrap_future(renewal)], timeout=RENEWAL_SECONDS)
     return renewal.result() if renewal.done() else []

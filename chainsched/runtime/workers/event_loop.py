@@ -1,4 +1,4 @@
-"""The event loop in which the async jobs of a child run, whatever they do to it."""
+"""The event loop in which the async jobs of a child run; no job can end it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Coroutine
 from concurrent.futures import CancelledError, Future, wait
 from typing import Any
 
-from chainsched.runtime.workers.connections import with_fresh_sessions
+from chainsched.runtime.workers.connections import with_fresh_connections
 
 
 class EventLoop:
@@ -21,41 +21,41 @@ class EventLoop:
         self._jobs: dict[int, _Job] = {}
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Wait for a coroutine; when the wait is broken off, so is the coroutine, and its end is waited for."""
-        job = self._jobs[threading.get_ident()] = _Job(self._started())
+        """Run a coroutine and wait for it; an interrupted wait cancels the coroutine and waits for its end."""
+        job = self._jobs[threading.get_ident()] = _Job(self._running_loop())
         try:
-            job.begin(with_fresh_sessions(coroutine))
-            returned, left = job.over.result()
+            job.begin(with_fresh_connections(coroutine))
+            returned, exit_error = job.ended.result()
         except BaseException:
             job.cancel()
-            wait([job.over])
+            wait([job.ended])
             raise
         finally:
             self._jobs.pop(threading.get_ident(), None)
-        if left is not None:
-            raise left
+        if exit_error is not None:
+            raise exit_error
         return returned
 
     def cancel(self, thread: int) -> bool:
-        """Break off the coroutine that a thread waits for; False if it waits for none."""
+        """Cancel the coroutine that a thread waits for; False if it waits for none."""
         job = self._jobs.get(thread)
         if job is not None:
             job.cancel()
         return job is not None
 
-    def _started(self) -> asyncio.AbstractEventLoop:
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
         with self._starting:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                threading.Thread(target=_turn, args=[self._loop], name="chainsched-async", daemon=True).start()
+                threading.Thread(target=_run_forever, args=[self._loop], name="chainsched-async", daemon=True).start()
             return self._loop
 
 
 class _Job:
-    """A coroutine in the event loop. It is over when it has come to its end, not when it is told to."""
+    """A coroutine in the event loop. It has ended when it returned or raised, not when it was cancelled."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.over: Future[tuple[Any, BaseException | None]] = Future()
+        self.ended: Future[tuple[Any, BaseException | None]] = Future()
         self._loop = loop
         self._task: asyncio.Task[Any] | None = None
 
@@ -66,35 +66,35 @@ class _Job:
         self._loop.call_soon_threadsafe(self._cancel)
 
     def _begin(self, coroutine: Coroutine[Any, Any, Any]) -> None:
-        self._task = self._loop.create_task(_contain(coroutine))
+        self._task = self._loop.create_task(_catch_exit(coroutine))
         self._task.add_done_callback(self._note_end)
 
     def _cancel(self) -> None:
         if self._task is not None:
             self._task.cancel()
         else:
-            # The wait was broken off before there was anything to wait for.
-            self.over.set_exception(CancelledError())
+            # The wait was interrupted before the task existed.
+            self.ended.set_exception(CancelledError())
 
     def _note_end(self, task: asyncio.Task[Any]) -> None:
         if task.cancelled():
-            self.over.set_exception(CancelledError())
+            self.ended.set_exception(CancelledError())
         elif (error := task.exception()) is not None:
-            self.over.set_exception(error)
+            self.ended.set_exception(error)
         else:
-            self.over.set_result(task.result())
+            self.ended.set_result(task.result())
 
 
-def _turn(loop: asyncio.AbstractEventLoop) -> None:
-    """Turn an event loop for ever. A task that a job left behind may still raise what ends it."""
+def _run_forever(loop: asyncio.AbstractEventLoop) -> None:
+    """Run an event loop for ever. A task that a job left behind may still raise SystemExit, which stops it."""
     while True:
         with contextlib.suppress(SystemExit, KeyboardInterrupt):
             loop.run_forever()
 
 
-async def _contain(coroutine: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException | None]:
-    """What a job returned; or what it raised to leave, which in a task would end the event loop."""
+async def _catch_exit(coroutine: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException | None]:
+    """The result of a job; or its SystemExit or KeyboardInterrupt, which in a task would end the event loop."""
     try:
         return await coroutine, None
-    except (SystemExit, KeyboardInterrupt) as left:
-        return None, left
+    except (SystemExit, KeyboardInterrupt) as exit_error:
+        return None, exit_error

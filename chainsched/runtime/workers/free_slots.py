@@ -1,4 +1,4 @@
-"""Room for claims, counted in one thread and filled in another."""
+"""Free slots for claims, counted in one thread and filled in another."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import time
 
 logger = logging.getLogger(__name__)
 
-# How long there may be no child at all, as on a host that has no room for another process.
+# How long there may be no child at all, as on a host where no process can be forked.
 NO_CHILD_SECONDS = 10.0
 
 
 class FreeSlots:
-    """For how many more claims there is room.
+    """The number of further claims that can be taken.
 
-    The thread that has the children counts, the worker's thread hands claims over meanwhile: what is on the way
-    has not been counted yet, and takes room all the same.
+    The runner's thread counts the slots while the worker's thread hands claims over: claims on the way have not been
+    counted yet, and take a slot all the same.
     """
 
     def __init__(self) -> None:
@@ -32,33 +32,33 @@ class FreeSlots:
         return max(0, room - (self._handed_over - accepted))
 
     def hand_over(self) -> None:
-        """A claim is on its way; said by the worker's thread, or by two when one of them has just lost its lease."""
+        """A claim is on its way; called by the worker's thread, or by two when one of them has just lost its lease."""
         with self._handing_over:
             self._handed_over += 1
 
     def accept(self) -> None:
-        """A claim has arrived; this and the count are of the children's thread."""
+        """A claim has arrived; this and ``count`` are called by the runner's thread only."""
         self._accepted += 1
 
     def count(self, room: int) -> None:
-        """There is room for so many, beside all that has arrived."""
+        """Set the number of free slots, given all claims that have arrived."""
         self._counted = (self._accepted, room)
 
 
 class MissingChildren:
-    """Says once that they are missing, and once that there are some again."""
+    """Logs once that there are no children, and once that there are some again."""
 
     def __init__(self) -> None:
         self._seen_at = time.monotonic()
         self.are_missing = False
 
-    def look(self, now: float, *, are_there: bool, are_wanted: bool) -> None:
-        """Note whether there are any; a worker that drains has none in the end, and misses none."""
+    def check(self, now: float, *, are_there: bool, are_wanted: bool, waiting: int) -> None:
+        """Note whether there are children; a draining worker needs none. ``waiting`` jobs are returned without them."""
         if are_there:
             self._seen_at = now
         were_missing = self.are_missing
         self.are_missing = are_wanted and now - self._seen_at >= NO_CHILD_SECONDS
         if self.are_missing and not were_missing:
-            logger.error("No child came to life for %.0f s; nothing is kept for one until one does.", NO_CHILD_SECONDS)
+            logger.error("No worker child started within %.0f s; returning %d claimed jobs.", NO_CHILD_SECONDS, waiting)
         if were_missing and are_there:
-            logger.info("There is a child again.")
+            logger.info("A worker child has started; taking jobs again.")

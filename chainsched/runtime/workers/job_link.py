@@ -1,4 +1,4 @@
-"""What connects a job in a child with its supervisor: it hears that it should stop, and says how far it is."""
+"""The link of a job in a child to its supervisor: cancellation comes in, progress goes out."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any
 
 from chainsched.flow.run.execute import JobLink
 
-# A job may report progress as often as it likes; it is passed on this often.
+# A job may report progress at any rate; it is sent at most once in this many seconds.
 PROGRESS_INTERVAL = 0.5
 
 
 class ChildJobLink(JobLink):
-    """What connects a job with its supervisor."""
+    """The link of a job in a child to its supervisor."""
 
-    def __init__(self, *, is_stopped: Callable[[], bool], tell: Callable[[Any], None]) -> None:
+    def __init__(self, *, is_stopped: Callable[[], bool], send: Callable[[Any], None]) -> None:
         self._is_stopped = is_stopped
-        self._tell = tell
+        self._send = send
         self._lock = threading.Lock()
-        # Never: the clock may have begun with the host, a moment ago.
+        # Not 0: the monotonic clock may have started with the host, a moment ago.
         self._sent_at = -math.inf
         self._unsent: Any = None
         self._timer: threading.Timer | None = None
@@ -31,17 +31,17 @@ class ChildJobLink(JobLink):
         return self._is_stopped()
 
     def report(self, progress: Any) -> None:
-        """Pass it on now or, if something was passed on just before, a little later."""
+        """Send it now or, if progress was sent within the interval, when the interval is over."""
         with self._lock:
             self._unsent = progress
             wait = self._sent_at + PROGRESS_INTERVAL - time.monotonic()
             if wait > 0:
                 self._send_after(wait)
                 return
-        self._send()
+        self._send_unsent()
 
     def close(self) -> Any:
-        """What has not been passed on; nothing is any more."""
+        """Return the progress that was not sent; none is sent after this."""
         with self._lock:
             if self._timer is not None:
                 self._timer.cancel()
@@ -50,16 +50,16 @@ class ChildJobLink(JobLink):
 
     def _send_after(self, seconds: float) -> None:
         if self._timer is None:
-            timer = threading.Timer(seconds, self._send)
+            timer = threading.Timer(seconds, self._send_unsent)
             timer.daemon = True
-            # Where there is no room for a thread, it goes with what is reported next.
+            # Where no thread can be started, it is sent with the next report.
             with contextlib.suppress(RuntimeError):
                 timer.start()
                 self._timer = timer
 
-    def _send(self) -> None:
+    def _send_unsent(self) -> None:
         with self._lock:
             progress, self._unsent = self._unsent, None
             self._sent_at, self._timer = time.monotonic(), None
         if progress is not None:
-            self._tell(progress)
+            self._send(progress)

@@ -1,4 +1,4 @@
-"""What other threads ask of one that waits at a selector."""
+"""Calls that other threads pass to a thread that waits at a selector."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from typing import Any
 
 
 class Mailbox:
-    """Any thread gives an order, which wakes the one thread that carries all of them out, in their order."""
+    """Any thread posts a call, which wakes the one thread that makes all of them, in the order of posting."""
 
     def __init__(self) -> None:
-        self._given: deque[Callable[[], Any]] = deque()
+        self._calls: deque[Callable[[], Any]] = deque()
         self._woken, self._waker = socket.socketpair()
         for end in (self._woken, self._waker):
             end.setblocking(False)
 
     def __bool__(self) -> bool:
-        return bool(self._given)
+        return bool(self._calls)
 
     def open(self, selector: selectors.BaseSelector) -> None:
-        """Let orders end a wait at this selector."""
+        """Let posted calls end a wait at this selector."""
         selector.register(self._woken, selectors.EVENT_READ, self._forget_wakes)
 
-    def give(self, order: Callable[[], Any]) -> None:
-        # First the order, then the wake: whoever wakes finds it. A waker that is full has woken already.
-        self._given.append(order)
+    def post(self, call: Callable[[], Any]) -> None:
+        # First the call, then the wake-up: the thread that wakes finds it. A full waker has woken it already.
+        self._calls.append(call)
         with contextlib.suppress(OSError):
             self._waker.send(b"w")
 
-    def carry_out(self) -> None:
-        while self._given:
-            self._given.popleft()()
+    def run_all(self) -> None:
+        while self._calls:
+            self._calls.popleft()()
 
     def close(self) -> None:
         self._woken.close()

@@ -1,7 +1,7 @@
-"""The supervisor's side of its children: who runs what, and what becomes of it.
+"""The supervisor's side of its child processes: assigns jobs to them and collects the results.
 
-One thread with a selector, no database and no user code: nothing that a job or the database does can hold up its
-clock. A child that dies fails what it was running and hands back what waited for it.
+One thread with a selector, no database and no user code: neither a job nor the database can delay its timeouts. When
+a child exits, the jobs that it was running fail, and those that it had not begun go to another child or are returned.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from chainsched.domain.outcomes import Outcome
 from chainsched.domain.states import ExecutionState
 from chainsched.flow.run.claim import Claim
 from chainsched.runtime.workers.child_pool import ChildPool
-from chainsched.runtime.workers.child_state import ChildState, Job, blame, death_of, is_stuck
+from chainsched.runtime.workers.child_state import ChildState, Job, is_stuck, outcome_of_exit, outcome_of_result
 from chainsched.runtime.workers.fork_server import ForkServer
 from chainsched.runtime.workers.free_slots import FreeSlots, MissingChildren
 from chainsched.runtime.workers.mailbox import Mailbox
@@ -59,24 +59,24 @@ class ProcessRunner(Runner):
         self._mailbox = Mailbox()
         self._is_draining = False
         self._is_closing = False
-        self._trusted_until: Callable[[], float] = lambda: float("inf")
-        self._on_distrust: Callable[[], None] = lambda: None
-        # The lease whose claims count.
+        self._lease_until: Callable[[], float] = lambda: float("inf")
+        self._on_lease_expiry: Callable[[], None] = lambda: None
+        # The process row of the current lease; claims of another one are discarded.
         self._process_id: int | None = None
         self._free_slots = FreeSlots()
-        self._takers = 0
+        self._available_count = 0
         self._missing_children = MissingChildren()
-        self._thread = threading.Thread(target=self._run, name="chainsched-children", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="chainsched-process-runner", daemon=True)
 
     def open(self) -> None:
-        """Begin to live; children are born at once, so that the first job need not wait for them."""
+        """Start the thread and the children at once, so that the first job need not wait for a fork."""
         self._mailbox.open(self._selector)
         self._pool.open()
         self._thread.start()
 
-    def trust(self, process_id: int, *, until: Callable[[], float], on_distrust: Callable[[], None]) -> None:
-        """Kill everything when this monotonic time has come: others may take our jobs from then on."""
-        self._mailbox.give(lambda: self._set_trust(process_id, until, on_distrust))
+    def use_lease(self, process_id: int, *, until: Callable[[], float], on_expiry: Callable[[], None]) -> None:
+        """Kill all children at this monotonic time: from then on other processes may take their jobs."""
+        self._mailbox.post(lambda: self._set_lease(process_id, until, on_expiry))
 
     @property
     def free(self) -> int:
@@ -90,28 +90,28 @@ class ProcessRunner(Runner):
         self._results.expect()
         self._free_slots.hand_over()
         job = Job(item, claimed_at=time.monotonic())
-        self._mailbox.give(lambda: self._accept(job))
+        self._mailbox.post(lambda: self._accept(job))
 
     def cancel(self, execution_ids: Iterable[int]) -> None:
         for execution_id in execution_ids:
-            self._mailbox.give(functools.partial(self._ask_to_stop, execution_id))
+            self._mailbox.post(functools.partial(self._ask_to_stop, execution_id))
 
     def withdraw(self) -> None:
-        self._mailbox.give(self._withdraw)
+        self._mailbox.post(self._withdraw)
 
     def collect(self) -> Collected:
         return self._results.collect()
 
     def end_running(self) -> None:
-        self._mailbox.give(self._end_running)
+        self._mailbox.post(self._end_running)
 
     def kill(self) -> None:
-        """End every child now, forget what they were doing, and take no claim of the same lease any more."""
-        self._mailbox.give(self._kill_all)
+        """Kill every child now, discard its jobs, and take no more claims of the same lease."""
+        self._mailbox.post(self._kill_all)
 
     def close(self) -> None:
-        """Let the children end when they are done, and the nursery with whoever is left."""
-        self._mailbox.give(self._close)
+        """Let children exit after their running jobs; then end the fork server, which kills those that are left."""
+        self._mailbox.post(self._close)
         self._thread.join(get_config().kill_grace)
         self._pool.close()
         self._mailbox.close()
@@ -128,94 +128,94 @@ class ProcessRunner(Runner):
 
     def _turn_until_closed(self) -> None:
         while not (self._is_closing and not self._pool):
-            for key, _ in self._selector.select(self._patience()):
+            for key, _ in self._selector.select(self._select_timeout()):
                 key.data()
-            self._mailbox.carry_out()
-            self._keep_time()
-            self._give_out()
+            self._mailbox.run_all()
+            self._check_times()
+            self._assign_waiting()
             self._count_free_slots()
-            if self._results.is_ripe():
+            if self._results.is_ready():
                 self._on_result()
 
-    def _patience(self) -> float:
-        """How long to wait when nothing comes in."""
+    def _select_timeout(self) -> float:
+        """How long to wait for messages."""
         if self._mailbox:
             return 0
         if self._results.has_results:
             return GATHER_SECONDS
         now = time.monotonic()
-        return max(0.0, min(self._timeouts.patience(now), self._trusted_until() - now))
+        return max(0.0, min(self._timeouts.seconds_to_next(now), self._lease_until() - now))
 
-    # Giving out work.
+    # Assigning jobs.
 
     @property
-    def _depth(self) -> int:
-        """How many jobs a child may have, running and waiting."""
+    def _child_capacity(self) -> int:
+        """How many jobs a child may hold, running and waiting."""
         return self._threads + self._lookahead.ahead
 
-    def _give_out(self) -> None:
-        """Replace missing children and give them what waits."""
+    def _assign_waiting(self) -> None:
+        """Replace missing children and assign the waiting jobs."""
         if not self._is_draining:
             self._pool.fill(self._processes)
         while self._waiting and (child := self._least_busy()) is not None:
-            self._give(child, self._next_batch(child))
+            self._assign(child, self._next_batch(child))
 
-    def _give(self, child: ChildState, batch: Sequence[Job]) -> None:
+    def _assign(self, child: ChildState, batch: Sequence[Job]) -> None:
         now = time.monotonic()
         if not child.jobs:
-            child.heard_at = now
+            child.last_message_at = now
         for job in batch:
             job.given_at = now
             child.jobs[job.id] = job
-        # First the permits: a job for which there is none was taken back.
+        # The tokens first: a child treats a job without a token as taken back.
         child.start_tokens.grant(len(batch))
-        self._pool.tell(child, {"run": [pack_claim(job.item) for job in batch], "round": child.start_tokens.round})
+        self._pool.send(child, {"run": [pack_claim(job.item) for job in batch], "round": child.start_tokens.round})
 
     def _accept(self, job: Job) -> None:
         self._free_slots.accept()
         if job.item.process_id != self._process_id:
-            # Claimed under a lease that is gone, and handed over a moment too late.
+            # Claimed under a lease that was lost before the claim arrived here.
             self._results.discard(1)
         elif self._is_draining:
-            self._put_back(job)
+            self._requeue(job)
         else:
             self._waiting.append(job)
 
     def _count_free_slots(self) -> None:
-        """Find room where somebody can take work, so that nothing is claimed that would have to go back at once."""
-        takers = self._find_takers()
-        room = 0 if self._waiting else sum(max(0, self._depth - len(child.jobs)) for child in takers)
-        # What those who retire still run takes the place of other jobs: there are never more at once than asked for.
+        """Count slots of children that can start a job soon, so that no claim has to be returned at once."""
+        available = self._available_children()
+        room = 0 if self._waiting else sum(max(0, self._child_capacity - len(child.jobs)) for child in available)
+        # Jobs of retiring children take slots as well: there are never more at once than configured.
         taken = sum(len(child.jobs) for child in self._pool if child.is_retiring)
         self._free_slots.count(max(0, room - taken))
-        before, self._takers = self._takers, len(takers)
-        if len(takers) > before:
+        before, self._available_count = self._available_count, len(available)
+        if len(available) > before:
             self._on_result()
 
-    def _find_takers(self) -> list[ChildState]:
+    def _available_children(self) -> list[ChildState]:
         now = time.monotonic()
         return [child for child in self._pool if child.is_ready and not self._is_full(child, now)]
 
     def _is_full(self, child: ChildState, now: float) -> bool:
-        """Whether a child would not begin soon what it is given: its hands are full of long jobs, or it is deaf."""
-        return child.is_deaf or (len(child.begun) >= self._threads and is_stuck(child, now))
+        """Whether a child would not start a job soon: its threads run long jobs, or it owes a reply."""
+        return child.is_reply_awaited or (len(child.begun) >= self._threads and is_stuck(child, now))
 
     def _next_batch(self, child: ChildState) -> list[Job]:
-        room = self._depth - len(child.jobs)
+        room = self._child_capacity - len(child.jobs)
         share = max(1, -(-len(self._waiting) // max(1, len(self._pool))))
         return [self._waiting.popleft() for _ in range(min(room, share, len(self._waiting)))]
 
     def _least_busy(self) -> ChildState | None:
-        child = min(self._find_takers(), key=lambda child: len(child.jobs), default=None)
-        return child if child is not None and len(child.jobs) < self._depth else None
+        child = min(self._available_children(), key=lambda child: len(child.jobs), default=None)
+        return child if child is not None and len(child.jobs) < self._child_capacity else None
 
     def _take_back(self, child: ChildState) -> None:
-        """Take everything from a child that it has not begun."""
+        """Take back all jobs that a child has not begun."""
         for job in reversed(child.take_back()):
-            self._put_back(job)
+            self._requeue(job)
 
-    def _put_back(self, job: Job) -> None:
-        """Nobody has begun it: somebody else may, here or elsewhere."""
+    def _requeue(self, job: Job) -> None:
+        """Let a job that has not begun run in another child or, while draining, in another worker."""
         if job.stop_asked_at is not None:
             self._results.finish(job, Outcome(ExecutionState.CANCELLED))
         elif self._is_draining:
@@ -223,14 +223,14 @@ class ProcessRunner(Runner):
         else:
             self._waiting.appendleft(job)
 
-    # What children say, and how they end.
+    # Messages and exits of children.
 
     def on_message(self, child: ChildState, message: Message) -> None:
-        now = child.heard_at = time.monotonic()
-        child.is_deaf = False
+        now = child.last_message_at = time.monotonic()
+        child.is_reply_awaited = False
         if "finished" in message and (job := child.jobs.pop(message["finished"], None)) is not None:
             self._lookahead.learn(now - (job.began_at or now))
-            outcome = blame(job, unpack_outcome(message["outcome"]))
+            outcome = outcome_of_result(job, unpack_outcome(message["outcome"]))
             self._results.finish(job, outcome, progress=message.get("progress"))
         if "began" in message and (next_job := child.jobs.get(message["began"])) is not None:
             next_job.began_at = now
@@ -243,44 +243,46 @@ class ProcessRunner(Runner):
             child.is_retiring = True
             self._take_back(child)
 
-    def on_end(self, child: ChildState, status: int) -> None:
-        """Fail what a dead child was running, and hand back what waited for it."""
+    def on_exit(self, child: ChildState, status: int) -> None:
+        """Fail the jobs that the child was running, and requeue those that it had not begun."""
         for job in reversed(child.jobs.values()):
             if job.began_at is None:
-                self._put_back(job)
+                self._requeue(job)
             else:
-                self._results.finish(job, death_of(job, child, status))
+                self._results.finish(job, outcome_of_exit(job, child, status))
 
-    def on_fork_server_exit(self) -> None:
+    def on_fork_server_exit(self, pid: int) -> None:
         if not self._is_closing:
-            logger.critical("The process that bears children is gone.")
+            logger.critical("Fork server (pid %d) exited; stopping this process.", pid)
             self._on_death()
 
-    # The clock.
+    # Timeouts.
 
-    def _keep_time(self) -> None:
+    def _check_times(self) -> None:
         now = time.monotonic()
-        if now >= self._trusted_until():
-            self._trusted_until = lambda: float("inf")
+        if now >= self._lease_until():
+            self._lease_until = lambda: float("inf")
             self._kill_all()
-            self._on_distrust()
-        self._timeouts.look(now)
-        self._give_up_waiting(now)
+            self._on_lease_expiry()
+        self._timeouts.check(now)
+        self._withdraw_if_unstartable(now)
 
-    def _give_up_waiting(self, now: float) -> None:
-        """Hand back what nobody here will begin soon, so that somebody else may: jobs turned out to be long."""
+    def _withdraw_if_unstartable(self, now: float) -> None:
+        """Return waiting jobs that no child will start soon, so that another worker may: jobs turned out to be long."""
         ready = [child for child in self._pool if child.is_ready]
-        is_stopped_up = bool(ready) and all(is_stuck(child, now) for child in ready)
-        has_hands = any(child.is_proven(now) for child in ready)
-        self._missing_children.look(now, are_there=has_hands, are_wanted=not self._is_draining)
-        if self._waiting and (is_stopped_up or self._missing_children.are_missing):
+        are_all_busy = bool(ready) and all(is_stuck(child, now) for child in ready)
+        has_proven_child = any(child.is_proven(now) for child in ready)
+        self._missing_children.check(
+            now, are_there=has_proven_child, are_wanted=not self._is_draining, waiting=len(self._waiting)
+        )
+        if self._waiting and (are_all_busy or self._missing_children.are_missing):
             self._lookahead.forget()
-            self._hand_back_waiting()
+            self._withdraw_waiting()
 
-    # Orders.
+    # Calls from other threads.
 
     def _ask_to_stop(self, execution_id: int) -> None:
-        """Somebody cancelled it. One that has not begun is not begun any more."""
+        """Ask a cancelled job to stop. One that has not begun is cancelled without being started."""
         for child in self._pool:
             job = child.jobs.get(execution_id)
             if job is not None and job.stop_asked_at is None:
@@ -288,20 +290,20 @@ class ProcessRunner(Runner):
                 if job.began_at is None:
                     self._take_back(child)
                 if execution_id in child.jobs:
-                    self._timeouts.tell_to_stop(child, job, job.stop_asked_at)
+                    self._timeouts.ask_to_stop(child, job, job.stop_asked_at)
         for job in [job for job in self._waiting if job.id == execution_id]:
             self._waiting.remove(job)
             self._results.finish(job, Outcome(ExecutionState.CANCELLED))
 
     def _withdraw(self) -> None:
-        """Give back everything that has not begun."""
+        """Return all jobs that have not begun."""
         self._is_draining = True
-        self._hand_back_waiting()
+        self._withdraw_waiting()
         for child in self._pool:
             self._pool.retire(child)
             self._take_back(child)
 
-    def _hand_back_waiting(self) -> None:
+    def _withdraw_waiting(self) -> None:
         self._results.withdraw(self._waiting)
         self._waiting.clear()
 
@@ -309,8 +311,8 @@ class ProcessRunner(Runner):
         self._is_closing = True
         self._withdraw()
 
-    def _set_trust(self, process_id: int, until: Callable[[], float], on_distrust: Callable[[], None]) -> None:
-        self._process_id, self._trusted_until, self._on_distrust = process_id, until, on_distrust
+    def _set_lease(self, process_id: int, until: Callable[[], float], on_expiry: Callable[[], None]) -> None:
+        self._process_id, self._lease_until, self._on_lease_expiry = process_id, until, on_expiry
 
     def _end_running(self) -> None:
         for child in self._pool:

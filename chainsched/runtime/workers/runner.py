@@ -1,4 +1,4 @@
-"""Where claimed work runs: the seam between a worker and the threads or processes behind it."""
+"""The interface between a worker and the threads or child processes that run its claims."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from chainsched.flow.run.claim import Claim
 
 @dataclass(slots=True)
 class Collected:
-    """What has happened since the last look.
+    """The events since the last ``collect``.
 
-    ``begun`` are jobs that run for a while already, with the seconds from their claim to their beginning;
-    ``withdrawn`` were given back without having begun.
+    ``begun`` are jobs that have been running for a while, with the seconds from their claim to their start;
+    ``withdrawn`` are jobs that the runner returned without having started them.
     """
 
     finished: list[Finished] = field(default_factory=list)
@@ -24,33 +24,33 @@ class Collected:
     withdrawn: list[int] = field(default_factory=list)
 
     @property
-    def over(self) -> int:
-        """How many claims it speaks of that are out no more."""
+    def settled(self) -> int:
+        """How many claims in it are no longer outstanding."""
         return len(self.finished) + len(self.withdrawn)
 
 
 class Runner(Protocol):
-    """Runs claims and hands back what became of them."""
+    """Runs claims and returns their results."""
 
-    # Whether what runs can be ended by force. Threads cannot: their process has to end.
+    # Whether running jobs can be killed. Threads cannot: their process has to end.
     is_killable: bool
 
     @property
     def free(self) -> int:
-        """How many claims it can take."""
+        """How many more claims it can take."""
         ...
 
     @property
     def running(self) -> int:
-        """How many claims are waiting, under way, or finished and not collected."""
+        """How many claims are waiting, running, or finished and not collected."""
         ...
 
     def open(self) -> None:
-        """Be ready for claims."""
+        """Start; from now on it takes claims."""
         ...
 
-    def trust(self, process_id: int, *, until: Callable[[], float], on_distrust: Callable[[], None]) -> None:
-        """Run the claims of this process, and let nothing run past this monotonic time, asked for again and again."""
+    def use_lease(self, process_id: int, *, until: Callable[[], float], on_expiry: Callable[[], None]) -> None:
+        """Run only claims of this process row, and kill them at this monotonic time, which is read repeatedly."""
         ...
 
     def start(self, item: Claim) -> None:
@@ -62,21 +62,21 @@ class Runner(Protocol):
         ...
 
     def withdraw(self) -> None:
-        """Begin nothing more, and give back what has not begun."""
+        """Start no more jobs, and return those that have not begun."""
         ...
 
     def collect(self) -> Collected:
-        """What has happened since the last call."""
+        """The events since the last call."""
         ...
 
     def end_running(self) -> None:
-        """End what still runs, and hand it back as lost; only while draining."""
+        """End the jobs that still run, and report them as lost; only while draining."""
         ...
 
     def kill(self) -> None:
-        """End everything at once and forget it."""
+        """Kill all jobs at once and discard their results."""
         ...
 
     def close(self) -> None:
-        """End in good order."""
+        """Let running jobs end, then stop."""
         ...

@@ -1,8 +1,9 @@
-"""Permits to begin jobs: a pipe from which a child and its supervisor both take.
+"""Start tokens: a pipe from which a child and its supervisor both take, one token per job.
 
-A supervisor puts in one for each job that it gives, and then gives it; the child takes one out before it begins a job.
-What the supervisor takes out again the child cannot begin any more, whatever it is doing: a job that holds Python's
-lock, or a child that was stopped, keeps nothing that waits behind it. The kernel hands each permit to one of the two.
+A supervisor writes a token for each job and then assigns the job; the child reads a token before it begins the job.
+When the supervisor has read the token back, the child cannot begin the job any more, even if it is busy: a job that
+holds Python's lock, or a child that was stopped, does not block the jobs that wait behind it. The kernel gives each
+token to exactly one of the two.
 """
 
 from __future__ import annotations
@@ -11,37 +12,37 @@ import contextlib
 import os
 import struct
 
-# The round in which a job was given. Permits are alike within a round, and jobs begin in the order of giving: of what
-# a child has not begun, the last ones are those whose permits are still there.
-_PERMIT = struct.Struct("!I")
-_CHUNK = 1024 * _PERMIT.size
+# A token is the round in which its job was assigned. Tokens are alike within a round, and jobs begin in the order of
+# assignment: if n tokens are still in the pipe, they are those of the last n jobs that the child has not begun.
+_TOKEN = struct.Struct("!I")
+_CHUNK = 1024 * _TOKEN.size
 
 
 class StartTokens:
     """The supervisor's side."""
 
     def __init__(self) -> None:
-        self.descriptor, self._entrance = os.pipe()
-        for end in (self.descriptor, self._entrance):
+        self.descriptor, self._write_end = os.pipe()
+        for end in (self.descriptor, self._write_end):
             os.set_blocking(end, False)
         self.round = 0
 
     def grant(self, number: int) -> None:
-        """Permit so many jobs more. They are fewer than a pipe holds."""
-        os.write(self._entrance, _PERMIT.pack(self.round) * number)
+        """Write tokens for so many jobs. They are fewer than a pipe holds."""
+        os.write(self._write_end, _TOKEN.pack(self.round) * number)
 
     def revoke(self) -> int:
-        """Take back the permits that are still there, and begin another round; returns how many they were."""
+        """Take back the tokens that are still there, and begin another round; returns their number."""
         size = 0
         with contextlib.suppress(BlockingIOError):
             while data := os.read(self.descriptor, _CHUNK):
                 size += len(data)
         self.round += 1
-        return size // _PERMIT.size
+        return size // _TOKEN.size
 
     def close(self) -> None:
         os.close(self.descriptor)
-        os.close(self._entrance)
+        os.close(self._write_end)
 
 
 class StartTokenReader:
@@ -52,13 +53,13 @@ class StartTokenReader:
         self._held: int | None = None
 
     def covers(self, given_in: int) -> bool:
-        """Whether a job that was given in this round may begin, which uses up its permit; else it was taken back.
+        """Whether a job that was assigned in this round may begin, which uses its token; else it was taken back.
 
-        A permit of a later round is kept for the job that comes with it.
+        A token of a later round is kept for the job that comes with it.
         """
         if self._held is None:
             with contextlib.suppress(BlockingIOError):
-                (self._held,) = _PERMIT.unpack(os.read(self._descriptor, _PERMIT.size))
+                (self._held,) = _TOKEN.unpack(os.read(self._descriptor, _TOKEN.size))
         if self._held != given_in:
             return False
         self._held = None

@@ -15,7 +15,7 @@ from django.db import connections
 from chainsched.domain.outcomes import Finished
 from chainsched.flow.run.claim import Claim
 from chainsched.flow.run.execute import JobLink, execute
-from chainsched.runtime.workers.connections import renew, renew_after, with_fresh_sessions
+from chainsched.runtime.workers.connections import renew, renew_after, with_fresh_connections
 from chainsched.runtime.workers.runner import Collected, Runner
 
 
@@ -27,7 +27,7 @@ class ThreadRunner(Runner):
 
     def __init__(self, threads: int, *, on_result: Callable[[], None]) -> None:
         self._size = threads
-        # Where nothing runs there is nothing that could not be ended.
+        # Without threads there is no job that could not be ended.
         self.is_killable = threads == 0
         self._running = 0
         self._on_result = on_result
@@ -41,8 +41,8 @@ class ThreadRunner(Runner):
         for number in range(self._size):
             threading.Thread(target=self._run, name=f"chainsched-job-{number}", daemon=True).start()
 
-    def trust(self, process_id: int, *, until: Callable[[], float], on_distrust: Callable[[], None]) -> None:
-        """Do nothing: threads cannot be ended, and the lease itself tells the supervisor when it is lost."""
+    def use_lease(self, process_id: int, *, until: Callable[[], float], on_expiry: Callable[[], None]) -> None:
+        """Do nothing: threads cannot be ended, and the lease itself notifies the supervisor when it is lost."""
 
     @property
     def free(self) -> int:
@@ -60,7 +60,7 @@ class ThreadRunner(Runner):
         self._stopped.update(execution_ids)
 
     def withdraw(self) -> None:
-        """Do nothing: never more is taken than begins at once."""
+        """Do nothing: every claim begins at once, since no more are taken than there are threads."""
 
     def collect(self) -> Collected:
         collected = Collected(begun=self._begun, progress=self._progress)
@@ -99,12 +99,12 @@ class ThreadRunner(Runner):
 
 
 def _run_async(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    return asyncio.run(with_fresh_sessions(coroutine))
+    return asyncio.run(with_fresh_connections(coroutine))
 
 
 @dataclass(frozen=True, slots=True)
 class _ThreadJobLink(JobLink):
-    """What connects a job with the worker in the same process."""
+    """The link of a job to the worker in the same process."""
 
     execution_id: int
     stopped: set[int]

@@ -1,6 +1,6 @@
-"""The clock over jobs and children: who has overstayed, who stands still, and what waits behind whom.
+"""Timeouts of jobs and children: overrunning jobs, frozen children, and jobs that wait behind long ones.
 
-Jobs that overrun are told, interrupted and killed.
+Jobs that overrun are asked to stop, then interrupted, then killed.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ logger = logging.getLogger(__name__)
 # A job shows as begun in the database once it has run this long; shorter ones are written when they end.
 BEGUN_SECONDS = 0.2
 TICK = 1.0
-# While somebody was told to stop the clock goes faster.
+# The interval while a job has been asked to stop.
 STOPPING_TICK = 0.05
 
 
 class Timeouts:
-    """Looks at all children and what they run, again and again."""
+    """Checks all children and their running jobs, again and again."""
 
     def __init__(
         self,
@@ -38,35 +38,35 @@ class Timeouts:
         self._results = results
         self._on_result = on_result
         self._take_back = take_back
-        self._looked_at = time.monotonic()
+        self._checked_at = time.monotonic()
 
-    def look(self, now: float) -> None:
-        """Do what the time demands."""
-        self._excuse_all_after_standing_still(now)
+    def check(self, now: float) -> None:
+        """Act on all timeouts that have passed."""
+        self._reset_after_freeze(now)
         for child in self._pool:
             for job in child.begun:
                 self._watch_job(child, job, now)
-            self._recall(child, now)
+            self._take_back_if_stuck(child, now)
             self._replace_if_unresponsive(child, now)
 
-    def patience(self, now: float) -> float:
-        """How long until the next look."""
+    def seconds_to_next(self, now: float) -> float:
+        """The seconds until the next check is needed."""
         if any(job.stop_asked_at for child in self._pool for job in child.jobs.values()):
             return STOPPING_TICK
         running = (job for child in self._pool for job in child.begun)
         return min([TICK, *(_deadline(job, now) - now for job in running)])
 
-    def tell_to_stop(self, child: ChildState, job: Job, now: float) -> None:
-        """Ask a job to stop; it is pressed from now on."""
+    def ask_to_stop(self, child: ChildState, job: Job, now: float) -> None:
+        """Ask a job to stop; it is interrupted and killed if it does not."""
         job.stop_asked_at = now
-        self._pool.tell(child, {"stop": job.id})
+        self._pool.send(child, {"stop": job.id})
 
-    def _excuse_all_after_standing_still(self, now: float) -> None:
-        """What children said while this process was frozen has not been heard yet."""
-        if now - self._looked_at > 2 * TICK:
+    def _reset_after_freeze(self, now: float) -> None:
+        """Restart the clocks of children after this process was frozen: their messages have not been read yet."""
+        if now - self._checked_at > 2 * TICK:
             for child in self._pool:
-                child.heard_at = now
-        self._looked_at = now
+                child.last_message_at = now
+        self._checked_at = now
 
     def _watch_job(self, child: ChildState, job: Job, now: float) -> None:
         began_at = job.began_at or now
@@ -76,39 +76,41 @@ class Timeouts:
             self._on_result()
         if job.stop_asked_at is None and now - began_at >= job.item.timeout_seconds:
             job.timed_out = True
-            self.tell_to_stop(child, job, now)
+            self.ask_to_stop(child, job, now)
         if job.stop_asked_at is not None:
-            self._press(child, job, now)
+            self._enforce_stop(child, job, now)
 
-    def _press(self, child: ChildState, job: Job, now: float) -> None:
-        """It was told; then it is interrupted, and at the end of the grace its child is killed."""
-        grace, waited = get_config().kill_grace, job.overstayed(now)
+    def _enforce_stop(self, child: ChildState, job: Job, now: float) -> None:
+        """Interrupt a job that was asked to stop after half the grace period; kill its child at the end of it."""
+        grace, waited = get_config().kill_grace, job.seconds_since_stop(now)
         if waited >= grace / 2 and not job.is_interrupted:
             job.is_interrupted = True
-            self._pool.tell(child, {"interrupt": job.id})
+            self._pool.send(child, {"interrupt": job.id})
         if waited < grace:
             return
-        if waited >= get_config().shutdown_timeout or all(other.overstayed(now) >= grace for other in child.begun):
+        are_all_late = all(other.seconds_since_stop(now) >= grace for other in child.begun)
+        if are_all_late or waited >= get_config().shutdown_timeout:
             child.was_killed_for = job.id
             self._pool.kill(child)
         else:
-            # Others run in the same process: they may finish first, and nothing new begins there.
+            # Other jobs run in the same process: they may finish first, and no new job starts there.
             self._pool.retire(child)
             self._take_back(child)
 
-    def _recall(self, child: ChildState, now: float) -> None:
-        """Take back what waits behind a job that takes long; there is more when the child gives a sign of life."""
+    def _take_back_if_stuck(self, child: ChildState, now: float) -> None:
+        """Take back jobs that wait behind a long one; the child gets no more until it replies."""
         if is_stuck(child, now) and is_kept_waiting(child, now):
             self._take_back(child)
-            child.is_deaf = True
-            self._pool.tell(child, {"answer": True})
+            child.is_reply_awaited = True
+            self._pool.send(child, {"answer": True})
 
     def _replace_if_unresponsive(self, child: ChildState, now: float) -> None:
         if is_unresponsive(child, now):
-            logger.error("A child did not begin what it was given; it is replaced.")
+            silent_seconds = now - child.last_message_at
+            logger.error("Worker child (pid %s) began no job for %.0f s; replacing it.", child.pid, silent_seconds)
             self._pool.kill(child)
 
 
 def _deadline(job: Job, now: float) -> float:
-    """When there is next something to do about a job that runs."""
+    """The monotonic time of the next check that a running job needs."""
     return (job.began_at or now) + (job.item.timeout_seconds if job.is_noted else BEGUN_SECONDS)

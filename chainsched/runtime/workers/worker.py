@@ -1,4 +1,4 @@
-"""The worker: claims what it can start, and writes down what has happened, in batches."""
+"""The worker: claims the jobs that it can start and writes their starts, progress and results, in batches."""
 
 from __future__ import annotations
 
@@ -19,53 +19,53 @@ logger = logging.getLogger(__name__)
 
 
 class Worker:
-    """One turn records what finished and fills the free places of its runner."""
+    """One turn records the finished jobs and fills the free slots of its runner."""
 
     def __init__(self, process: Process, runner: Runner, *, workflows: Sequence[str]) -> None:
         self._process = process
         self._runner = runner
         self._workflows = workflows
         self._unwritten = Collected()
-        self._put_aside: list[Finished] = []
-        self._tried_at: datetime | None = None
+        self._deferred: list[Finished] = []
+        self._deferred_tried_at: datetime | None = None
         self._held: set[int] = set()
-        self._told: set[int] = set()
-        self._asked_at: datetime | None = None
-        self._looked_at: datetime | None = None
-        self._is_unsure = False
-        self._claims_no_more = False
+        self._cancels_sent: set[int] = set()
+        self._cancels_read_at: datetime | None = None
+        self._claims_checked_at: datetime | None = None
+        self._is_claim_uncertain = False
+        self._has_stopped_claiming = False
         self._is_abandoned = False
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is under way and nothing is left to write."""
-        return self._runner.running == 0 and not self._unwritten.over and not self._put_aside
+        """Whether no job is running and no result is left to write."""
+        return self._runner.running == 0 and not self._unwritten.settled and not self._deferred
 
-    def claim_no_more(self) -> None:
-        """Finish and record what was claimed."""
-        self._claims_no_more = True
+    def stop_claiming(self) -> None:
+        """Claim no more jobs; those that were claimed are finished and recorded."""
+        self._has_stopped_claiming = True
 
     def drain(self) -> None:
-        """Claim nothing more; what runs is finished and recorded, what has not begun goes back."""
-        self.claim_no_more()
+        """Claim no more jobs; running ones are finished and recorded, those that have not begun are released."""
+        self.stop_claiming()
         self._runner.withdraw()
 
     def abandon(self) -> None:
-        """Do nothing more at all: the lease is lost, and nothing of this worker counts."""
+        """Do nothing more: the lease is lost, and no result of this worker counts."""
         self._is_abandoned = True
 
     def turn(self, now: datetime) -> Turn:
         if self._is_abandoned:
             return Turn()
         written = self._write(now)
-        self._pass_cancels_on(now)
-        self._find_strays(now)
-        if not self._claims_no_more:
+        self._forward_cancels(now)
+        self._return_unknown_claims(now)
+        if not self._has_stopped_claiming:
             self._start()
         return Turn(did=written)
 
     def _write(self, now: datetime) -> int:
-        """Write what happened; it is kept until the database has taken it."""
+        """Write starts, progress, releases and results; each is kept until the database has accepted it."""
         self._keep(self._runner.collect())
         kept = self._unwritten
         if kept.begun:
@@ -78,10 +78,10 @@ class Worker:
             left = release(kept.withdrawn, process=self._process)
             given_back = set(kept.withdrawn) - left
             self._held -= given_back
-            # Whoever takes it next has to be told again, and that may be us.
-            self._told -= given_back
+            # The next worker that claims it must ask it to stop again, and that may be this one.
+            self._cancels_sent -= given_back
             kept.withdrawn = list(left)
-        return self._record_fresh() + self._record_held(now)
+        return self._record_finished() + self._record_deferred(now)
 
     def _keep(self, collected: Collected) -> None:
         self._unwritten.finished += collected.finished
@@ -89,67 +89,69 @@ class Worker:
         self._unwritten.progress |= collected.progress
         self._unwritten.withdrawn += collected.withdrawn
 
-    def _record_fresh(self) -> int:
-        """Record what has just ended; that whose rows somebody holds is put aside, and waited for no more.
+    def _record_finished(self) -> int:
+        """Record the jobs that have just ended; those with rows that another transaction has locked are deferred.
 
-        The time is read after the results were: a job may have ended since the turn began, and nothing should seem
-        to have ended before the last thing that it did.
+        The time is read after the results: a job may have ended since the turn began, and no job should seem to have
+        ended before the last thing that it did.
         """
         finished = self._unwritten.finished
         if not finished:
             return 0
         recorded = record(finished, now=database_now(), by=self._process)
         self._unwritten.finished = []
-        self._put_aside += [item for item in finished if item.execution_id in recorded.unwritten]
-        return self._note_over(recorded)
+        self._deferred += [item for item in finished if item.execution_id in recorded.unwritten]
+        return self._forget_closed(recorded)
 
-    def _record_held(self, now: datetime) -> int:
-        """Try now and then what was put aside, without waiting for anybody."""
-        if not self._put_aside or not self._is_time(self._tried_at, now):
+    def _record_deferred(self, now: datetime) -> int:
+        """Try the deferred results again, once per interval and without waiting for locks."""
+        if not self._deferred or not self._is_time(self._deferred_tried_at, now):
             return 0
-        self._tried_at = now
-        recorded = record(self._put_aside, now=database_now(), by=self._process, is_waiting=False)
-        self._put_aside = [item for item in self._put_aside if item.execution_id in recorded.unwritten]
-        return self._note_over(recorded)
+        self._deferred_tried_at = now
+        recorded = record(self._deferred, now=database_now(), by=self._process, is_waiting=False)
+        self._deferred = [item for item in self._deferred if item.execution_id in recorded.unwritten]
+        return self._forget_closed(recorded)
 
-    def _note_over(self, recorded: Recorded) -> int:
-        over = {*recorded.ended, *recorded.late}
-        self._held -= over
-        self._told -= over
+    def _forget_closed(self, recorded: Recorded) -> int:
+        closed = {*recorded.ended, *recorded.late}
+        self._held -= closed
+        self._cancels_sent -= closed
         return len(recorded.ended)
 
     @staticmethod
     def _is_time(last_at: datetime | None, now: datetime) -> bool:
-        """Whether an interval has gone by."""
+        """Whether an interval has passed."""
         return last_at is None or (now - last_at).total_seconds() >= get_config().worker_interval
 
-    def _pass_cancels_on(self, now: datetime) -> None:
-        """Tell jobs that somebody wants them to stop, wherever that was said; asked for now and then."""
-        if not self._held or not self._is_time(self._asked_at, now):
+    def _forward_cancels(self, now: datetime) -> None:
+        """Ask jobs to stop that were cancelled, from any process; the rows are read once per interval."""
+        if not self._held or not self._is_time(self._cancels_read_at, now):
             return
-        self._asked_at = now
-        wanted = find_cancelled(process=self._process) - self._told
-        self._told |= wanted
+        self._cancels_read_at = now
+        wanted = find_cancelled(process=self._process) - self._cancels_sent
+        self._cancels_sent |= wanted
         self._runner.cancel(wanted)
 
-    def _find_strays(self, now: datetime) -> None:
-        """Give back what stands under our name and is not in our hands.
+    def _return_unknown_claims(self, now: datetime) -> None:
+        """Release executions that are claimed by this process and that it does not hold.
 
-        A claim that failed may have been committed all the same; and a server that takes another's place may have
-        lost the commit with which we wrote something down, which nobody tells us.
+        A claim that failed may have been committed all the same; and after a failover the new database server may
+        lack the commit of a recorded result, which it does not report.
         """
-        self._looked_at = self._looked_at or now
-        if self._is_unsure or (now - self._looked_at).total_seconds() >= get_config().process_expiry:
-            self._looked_at = now
+        self._claims_checked_at = self._claims_checked_at or now
+        if self._is_claim_uncertain or (now - self._claims_checked_at).total_seconds() >= get_config().process_expiry:
+            self._claims_checked_at = now
             found = hand_back(process=self._process, known=self._held)
-            if found and not self._is_unsure:
-                logger.warning("%d executions that were written down are open again; they are made once more.", found)
+            if found and not self._is_claim_uncertain:
+                logger.warning(
+                    "%d recorded executions are in progress again after a failover; they will run again.", found
+                )
 
     def _start(self) -> None:
-        """Fill the free places."""
-        self._is_unsure = True
+        """Fill the free slots."""
+        self._is_claim_uncertain = True
         claims = claim(process=self._process, workflows=self._workflows, limit=self._runner.free, is_begun=False)
-        self._is_unsure = False
+        self._is_claim_uncertain = False
         for item in claims:
             if self._is_abandoned:
                 return

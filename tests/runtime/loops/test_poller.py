@@ -110,10 +110,10 @@ def test_what_is_asked_between_turns_is_not_so_during_one(start):
 
     poller = start(Turns(answer))
     assert begun.wait(PATIENCE)
-    assert not poller.is_so_between_turns(lambda: True)
+    assert not poller.holds_between_turns(lambda: True)
     released.set()
-    wait_until(lambda: poller.is_so_between_turns(lambda: True))
-    assert not poller.is_so_between_turns(lambda: False)
+    wait_until(lambda: poller.holds_between_turns(lambda: True))
+    assert not poller.holds_between_turns(lambda: False)
 
 
 def test_it_tells_what_a_turn_did(start):

@@ -35,7 +35,7 @@ def test_each_change_is_told_once(listener, caplog):
         listener.start()
         wait_until(lambda: not listener._thread.is_alive())
     told = [record.message.partition(":")[0] for record in caplog.records]
-    lost, found = (f"Wake-ups from other processes are {what}" for what in ("not heard just now", "heard again."))
+    lost, found = "Listener is not connected; loops wait for their intervals", "Listener is connected again."
     assert told == [lost, found, lost]
 
 
@@ -71,6 +71,6 @@ def test_one_that_is_not_answered_is_replaced(monkeypatch, caplog):
         may_end.set()
         wait_until(lambda: not first._thread.is_alive())
     assert caplog.messages == [
-        "Wake-ups from other processes are not heard just now: there is no answer",
-        "Wake-ups from other processes are heard again.",
+        "Listener is not connected; loops wait for their intervals: the server does not reply",
+        "Listener is connected again.",
     ]

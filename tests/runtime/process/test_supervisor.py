@@ -69,7 +69,7 @@ def run_in_thread(supervisor):
 
 
 def has_begun():
-    """Whether there is a shift: a lease is there before it, and beats only from then on."""
+    """Whether a session has begun: its lease is there before it, and beats only from then on."""
     return Process.objects.trusted().filter(heartbeat_at__gt=F("started_at")).exists()
 
 
@@ -166,7 +166,7 @@ def test_a_lease_that_nobody_takes_back_is_left_to_run_out(settings, monkeypatch
     supervisor.stop()
     thread.join(PATIENCE / 2)
     assert codes == [0]
-    assert "could not be given back and will run out: there is no answer" in caplog.text
+    assert "could not release its lease; it will expire: the database does not reply" in caplog.text
 
 
 def test_one_that_waits_for_its_lease_can_be_stopped(monkeypatch):
@@ -284,5 +284,5 @@ def test_a_worker_that_hangs_loses_its_lease_and_begins_anew(monkeypatch, settin
     supervisor.stop()
     thread.join(PATIENCE)
     assert codes == [0]
-    assert "The worker waits for an answer that does not come." in caplog.messages
+    assert "Worker has had no database reply for" in caplog.text
     assert Process.objects.count() == 2

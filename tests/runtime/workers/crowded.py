@@ -1,4 +1,4 @@
-"""A program that bears one child where there is no room for another process at first; prints what the nursery says.
+"""A program that forks one child on a host where forks fail at first; prints the reports of the fork server.
 
 Not in a test itself, which has threads and must not fork.
 """
@@ -14,7 +14,7 @@ from typing import Any
 import django
 
 PATIENCE = 30
-# The forks that fail, counted from the nursery's own.
+# The forks that fail, counted from that of the fork server itself.
 FAILING = (2, 3)
 
 real_fork = os.fork
@@ -22,7 +22,7 @@ forks = 0
 
 
 def fork() -> int:
-    global forks  # noqa: PLW0603 - the nursery counts on in its own copy
+    global forks  # noqa: PLW0603 - the fork server counts on in its own copy
     forks += 1
     if forks in FAILING:
         raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
@@ -38,16 +38,16 @@ def main() -> None:
     ours, theirs = socket.socketpair()
     with theirs:
         fork_server.fork(theirs)
-    hear(fork_server.channel)
+    print_report(fork_server.channel)
     ours.close()
-    hear(fork_server.channel)
+    print_report(fork_server.channel)
     fork_server.close()
 
 
-def hear(channel: Any) -> None:
+def print_report(channel: Any) -> None:
     ready, _, _ = select.select([channel.socket], [], [], PATIENCE)
-    messages, is_there = channel.receive() if ready else ([], False)
-    sys.stdout.write(json.dumps([is_there, *messages]) + "\n")
+    messages, is_open = channel.receive() if ready else ([], False)
+    sys.stdout.write(json.dumps([is_open, *messages]) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A program whose nursery inherits a process that it may not end, as one of another user's; prints what it says.
+"""A program with a fork server that inherits a process that it may not kill, as another user's; prints its reports.
 
 Not in a test itself, which has threads and must not fork.
 """
@@ -26,8 +26,8 @@ def kill(pid: int, number: int) -> None:
     real_kill(pid, number)
 
 
-def leave_somebody_behind(end: socket.socket) -> None:
-    """What a child does with its socket: it starts somebody else, who lives on until the nursery is gone."""
+def leave_process_behind(end: socket.socket) -> None:
+    """Start, as a child, a process that lives until the fork server is gone."""
     if os.fork() == 0:
         os.setsid()
         end.close()
@@ -40,24 +40,24 @@ def main() -> None:
     from chainsched.runtime.workers.fork_server import ForkServer  # noqa: PLC0415 - needs the models to be loaded
 
     os.kill = kill
-    fork_server = ForkServer(leave_somebody_behind)
+    fork_server = ForkServer(leave_process_behind)
     for _ in range(2):
         ours, theirs = socket.socketpair()
         with ours, theirs:
             fork_server.fork(theirs)
-            hear_of_death(fork_server.channel)
+            print_until_exit(fork_server.channel)
     fork_server.close()
 
 
-def hear_of_death(channel: Any) -> None:
-    """Print what is said until somebody has died, or nobody speaks any more."""
-    is_there = True
+def print_until_exit(channel: Any) -> None:
+    """Print the reports until a child has exited, or the fork server has closed its channel."""
+    is_open = True
     messages: list[dict[str, int]] = []
-    while is_there and not any("died" in message for message in messages):
+    while is_open and not any("exited" in message for message in messages):
         ready, _, _ = select.select([channel.socket], [], [], PATIENCE)
-        said, is_there = channel.receive() if ready else ([], False)
-        messages += said
-    sys.stdout.write(json.dumps([is_there, *messages]) + "\n")
+        received, is_open = channel.receive() if ready else ([], False)
+        messages += received
+    sys.stdout.write(json.dumps([is_open, *messages]) + "\n")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from tests.runtime.workers.claims import claim
 
 
 class Alarm(Exception):
-    """What a job's own alarm raises, wherever it happens to be."""
+    """Raised by a timer signal of a job, at any point of its code."""
 
 
 class AlarmedSocket:
@@ -33,7 +33,7 @@ def test_an_alarm_that_strikes_while_progress_is_sent_holds_no_interruption_up()
 
 @pytest.fixture
 def wired(tokens):
-    """A child that does not run, and its supervisor's end of the wire."""
+    """A child that does not run, and its supervisor's end of the socket."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         yield ChildProcess(theirs, StartTokenReader(tokens.descriptor), ChildLimits()), Channel(ours)
@@ -42,7 +42,7 @@ def wired(tokens):
 def give(child, tokens, *numbers):
     tokens.grant(len(numbers))
     packed = json.loads(json.dumps([pack_claim(claim(number)) for number in numbers], default=str))
-    child._hear({"run": packed, "round": tokens.round})
+    child._receive({"run": packed, "round": tokens.round})
 
 
 def test_a_job_that_was_taken_back_is_not_begun(wired, tokens):
@@ -53,7 +53,7 @@ def test_a_job_that_was_taken_back_is_not_begun(wired, tokens):
     give(child, tokens, 4, 2)
     assert child._next({"finished": 1}).execution_id == 4
     assert tokens.revoke() == 1
-    child._hear({"end": True})
+    child._receive({"end": True})
     assert child._next({"finished": 4}) is None
     messages = [{"began": 1}, {"finished": 1, "began": 4}, {"finished": 4}, {"retiring": True}]
     assert supervisor.receive() == (messages, True)
@@ -61,5 +61,5 @@ def test_a_job_that_was_taken_back_is_not_begun(wired, tokens):
 
 def test_a_child_answers_when_it_is_asked_whether_it_listens(wired):
     child, supervisor = wired
-    child._hear({"answer": True})
+    child._receive({"answer": True})
     assert supervisor.receive() == ([{"answered": True}], True)

@@ -16,7 +16,7 @@ class Stubborn:
 
     def __init__(self):
         self.began = threading.Event()
-        self.was_told = threading.Event()
+        self.was_cancelled = threading.Event()
         self.may_end = threading.Event()
         self.thread = 0
 
@@ -29,7 +29,7 @@ class Stubborn:
         try:
             await asyncio.sleep(3600)
         except asyncio.CancelledError:
-            self.was_told.set()
+            self.was_cancelled.set()
             while not self.may_end.is_set():
                 await asyncio.sleep(0.01)
             raise
@@ -41,7 +41,7 @@ def test_a_job_that_is_cancelled_is_over_when_it_has_ended_and_not_before():
         running = threads.submit(job.run_in, loop)
         assert job.began.wait(PATIENCE)
         assert loop.cancel(job.thread)
-        assert job.was_told.wait(PATIENCE)
+        assert job.was_cancelled.wait(PATIENCE)
         assert not running.done()
         job.may_end.set()
         with pytest.raises(CancelledError):

@@ -1,4 +1,4 @@
-"""The process that bears children, without a supervisor around it."""
+"""The fork server, without a supervisor around it."""
 
 import errno
 import json
@@ -13,29 +13,29 @@ from chainsched.runtime.workers.child_state import ChildState
 PATIENCE = 60
 
 
-def test_children_are_born_as_soon_as_there_is_room_for_them():
+def test_children_are_forked_as_soon_as_the_host_has_room_for_them():
     environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"}
     program = [sys.executable, "-m", "tests.runtime.workers.crowded"]
     done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stderr
-    (is_there, born), (_, died) = (json.loads(line) for line in done.stdout.splitlines())
-    assert is_there
-    assert list(born) == ["born"]
-    assert died == {"died": born["born"], "status": 0}
+    (is_open, started), (_, exited) = (json.loads(line) for line in done.stdout.splitlines())
+    assert is_open
+    assert list(started) == ["started"]
+    assert exited == {"exited": started["started"], "status": 0}
 
 
-def test_what_may_not_be_ended_is_left_and_ends_nobody_else():
+def test_a_process_that_may_not_be_killed_is_left_and_ends_no_other():
     environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"}
     program = [sys.executable, "-m", "tests.runtime.workers.strangers"]
     with subprocess.Popen(
         program, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as started:
         assert started.wait(PATIENCE) == 0
-        # Who was left behind ends now.
+        # The process that was left behind ends now.
         started.stdin.close()
-        lives = [json.loads(line) for line in started.stdout]
-    assert [is_there for is_there, *_ in lives] == [True, True]
-    assert [[next(iter(message)) for message in messages] for _, *messages in lives] == [["born", "died"]] * 2
+        reports = [json.loads(line) for line in started.stdout]
+    assert [is_open for is_open, *_ in reports] == [True, True]
+    assert [[next(iter(message)) for message in messages] for _, *messages in reports] == [["started", "exited"]] * 2
 
 
 def test_a_child_that_has_no_group_yet_is_killed():
@@ -45,9 +45,9 @@ def test_a_child_that_has_no_group_yet_is_killed():
         assert process.wait(PATIENCE) < 0
 
 
-def test_children_that_there_is_no_room_for_are_asked_for_again_later(monkeypatch):
+def test_children_that_could_not_be_forked_are_requested_again_later(monkeypatch):
     monkeypatch.setattr("chainsched.runtime.workers.child_pool.FAILED_START_PAUSE", 0)
-    fork_server = FullNursery()
+    fork_server = FullForkServer()
     pool = ChildPool(fork_server, selectors.DefaultSelector(), None)
     pool.fill(2)
     assert len(pool) == 0
@@ -59,7 +59,7 @@ def test_children_that_there_is_no_room_for_are_asked_for_again_later(monkeypatc
         child.start_tokens.close()
 
 
-class FullNursery:
+class FullForkServer:
     is_full = True
 
     def fork(self, _end):

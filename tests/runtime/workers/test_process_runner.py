@@ -23,14 +23,16 @@ PATIENCE = 20
 
 
 class ForkServer:
-    """Says of children what the test lets it say. Whatever is not said to be born is not."""
+    """Reports starts and exits of children as the test calls for them."""
+
+    pid = 4711
 
     def __init__(self):
         ours, self._says = socket.socketpair()
         self.channel = Channel(ours)
         self.ends = []
         self._tokens = []
-        self._born = 0
+        self._started = 0
 
     def fork(self, end):
         wire = socket.socket(fileno=os.dup(end.fileno()))
@@ -38,19 +40,19 @@ class ForkServer:
         self.ends.append(End(wire, StartTokenReader(tokens)))
         self._tokens.append(tokens)
 
-    def be_born(self, process):
-        self._born += 1
-        self._says.send(encode({"born": process.pid}))
+    def start_child(self, process):
+        self._started += 1
+        self._says.send(encode({"started": process.pid}))
 
-    def die(self, process):
-        self._says.send(encode({"died": process.pid, "status": -signal.SIGKILL}))
+    def report_exit(self, process):
+        self._says.send(encode({"exited": process.pid, "status": -signal.SIGKILL}))
 
     def end_all(self, process):
-        """Let all who were asked for be born, and die."""
-        while self._born < len(self.ends):
-            self.be_born(process)
+        """Start all requested children, and let them exit."""
+        while self._started < len(self.ends):
+            self.start_child(process)
         for _ in self.ends:
-            self.die(process)
+            self.report_exit(process)
 
     def close(self):
         self.channel.close()
@@ -99,7 +101,7 @@ def results():
 def children(fork_server, process, results):
     running = ProcessRunner(fork_server, processes=2, threads=2, on_result=results.set)
     running.open()
-    trust(running, PROCESS)
+    use_lease(running, PROCESS)
     wait_until(lambda: len(fork_server.ends) == 2)
     yield running
     running.withdraw()
@@ -109,64 +111,62 @@ def children(fork_server, process, results):
     running.close()
 
 
-def trust(children, process_id):
-    children.trust(process_id, until=lambda: math.inf, on_distrust=lambda: None)
+def use_lease(children, process_id):
+    children.use_lease(process_id, until=lambda: math.inf, on_expiry=lambda: None)
 
 
 def given(end):
     """What a child was given to run, once it was."""
-    messages, _ = first_spoken_to(end).receive()
+    messages, _ = first_addressed(end).receive()
     return [item["execution_id"] for message in messages for item in message.get("run", ())]
 
 
-def first_spoken_to(*ends):
-    """The one of these to which something was said, once it was."""
+def first_addressed(*ends):
+    """The first of these that was sent a message, once it was."""
     with selectors.DefaultSelector() as selector:
         for end in ends:
             selector.register(end.socket, selectors.EVENT_READ, end)
         return next(key.data for key, _ in selector.select(PATIENCE))
 
 
-def heard(end):
-    """What was said to a child, by its name."""
+def received(end):
+    """The kinds of messages that a child received."""
     messages, _ = end.receive()
     return {name for message in messages for name in message}
 
 
 def killer_of(process):
-    """The signal that ended a process, once it has; it is left unburied, so that its pid stays its own."""
+    """The signal that ended a process, once it has; it is not waited for, so that its pid is not reused."""
     how = os.WEXITED | os.WNOHANG | os.WNOWAIT
     return wait_until(lambda: os.waitid(os.P_PID, process.pid, how)).si_status
 
 
 def test_what_a_child_does_not_begin_is_given_to_another(children, fork_server, process, monkeypatch):
     monkeypatch.setattr("chainsched.runtime.workers.child_state.ANSWER_SECONDS", 0.2)
-    fork_server.be_born(process)
+    fork_server.start_child(process)
     children.start(claim(1))
     assert given(fork_server.ends[0]) == [1]
     assert killer_of(process) == signal.SIGKILL
-    fork_server.die(process)
-    fork_server.be_born(process)
+    fork_server.report_exit(process)
+    fork_server.start_child(process)
     assert given(fork_server.ends[1]) == [1]
     assert children.collect().finished == []
 
 
-def test_while_no_child_can_be_born_jobs_are_left_to_others(children, fork_server, process, monkeypatch, caplog):
+def test_jobs_are_returned_while_no_child_starts(children, fork_server, process, monkeypatch, caplog):
     monkeypatch.setattr("chainsched.runtime.workers.free_slots.NO_CHILD_SECONDS", 0.2)
     children.start(claim(1))
     wait_until(lambda: children.collect().withdrawn == [1])
     assert children.free == 0
     caplog.set_level("INFO")
-    fork_server.be_born(process)
-    wait_until(lambda: "There is a child again." in caplog.messages)
-    assert [message for message in caplog.messages if "came to life" in message] == [
-        "No child came to life for 0 s; nothing is kept for one until one does."
-    ]
+    fork_server.start_child(process)
+    wait_until(lambda: "A worker child has started; taking jobs again." in caplog.messages)
+    assert caplog.text.count("No worker child started within 0 s; returning") == 1
 
 
 def test_there_is_room_where_there_is_a_child(children, fork_server, process, results):
     assert children.free == 0
-    fork_server.be_born(process)
+    fork_server.start_child(process)
     wait_until(lambda: children.free == 2)
     assert results.wait(PATIENCE)
     children.start(claim(1))
@@ -174,14 +174,14 @@ def test_there_is_room_where_there_is_a_child(children, fork_server, process, re
     assert given(fork_server.ends[0]) == [1]
     assert children.free == 1
     results.clear()
-    fork_server.be_born(process)
+    fork_server.start_child(process)
     wait_until(lambda: children.free == 3)
     assert results.wait(PATIENCE)
 
 
 def test_what_waits_behind_a_long_job_is_taken_back_without_asking(children, fork_server, process, monkeypatch):
-    monkeypatch.setattr("chainsched.runtime.workers.child_state.RECALL_SECONDS", 0.1)
-    fork_server.be_born(process)
+    monkeypatch.setattr("chainsched.runtime.workers.child_state.STUCK_SECONDS", 0.1)
+    fork_server.start_child(process)
     end = fork_server.ends[0]
     for number in (1, 2):
         children.start(claim(number))
@@ -189,17 +189,17 @@ def test_what_waits_behind_a_long_job_is_taken_back_without_asking(children, for
     end.begin(1)
     wait_until(lambda: children.collect().withdrawn == [2])
     assert not end.may_begin()
-    # It has a free hand, and does not use it.
-    assert heard(end) == {"answer"}
+    # It has a free thread, and does not use it.
+    assert received(end) == {"answer"}
     assert children.free == 0
     end.send({"answered": True})
     wait_until(lambda: children.free == 1)
 
 
-def test_a_child_with_its_hands_full_of_long_jobs_is_given_no_more(children, fork_server, process, monkeypatch):
-    monkeypatch.setattr("chainsched.runtime.workers.child_state.RECALL_SECONDS", 0.1)
+def test_a_child_that_runs_long_jobs_in_all_threads_gets_no_more(children, fork_server, process, monkeypatch):
+    monkeypatch.setattr("chainsched.runtime.workers.child_state.STUCK_SECONDS", 0.1)
     monkeypatch.setattr("chainsched.domain.lookahead.Lookahead.ahead", 10)
-    fork_server.be_born(process)
+    fork_server.start_child(process)
     wait_until(lambda: children.free == 12)
     children.start(claim(1))
     children.start(claim(2))
@@ -211,7 +211,7 @@ def test_a_child_with_its_hands_full_of_long_jobs_is_given_no_more(children, for
 
 def test_a_cancelled_job_that_waits_is_not_begun_and_the_others_are(children, fork_server, process, monkeypatch):
     monkeypatch.setattr("chainsched.domain.lookahead.Lookahead.ahead", 10)
-    fork_server.be_born(process)
+    fork_server.start_child(process)
     end = fork_server.ends[0]
     wait_until(lambda: children.free == 12)
     for number in (1, 2, 3):
@@ -229,12 +229,12 @@ def test_a_cancelled_job_that_waits_is_not_begun_and_the_others_are(children, fo
 
 def test_jobs_that_overstay_together_do_not_wait_for_each_other(children, fork_server, process, settings):
     settings.CHAINSCHED = {"KILL_GRACE": 1, "SHUTDOWN_TIMEOUT": 3600}
-    fork_server.be_born(process)
+    fork_server.start_child(process)
     children.start(claim(1, timeout=0))
     children.start(claim(2, timeout=0))
     begin_all(fork_server.ends[0], number=2)
     assert killer_of(process) == signal.SIGKILL
-    fork_server.die(process)
+    fork_server.report_exit(process)
     finished = wait_until(lambda: children.collect().finished)
     assert {item.outcome.failure_type for item in finished} == {"timeout"}
 
@@ -242,44 +242,44 @@ def test_jobs_that_overstay_together_do_not_wait_for_each_other(children, fork_s
 def test_a_claim_that_comes_over_after_its_lease_was_lost_is_not_begun(children, fork_server, process):
     children.kill()
     children.start(claim(1))
-    trust(children, PROCESS + 1)
+    use_lease(children, PROCESS + 1)
     children.start(claim(2))
     children.start(claim(3, process_id=PROCESS + 1))
     wait_until(lambda: len(fork_server.ends) == 4)
     for _ in range(3):
-        fork_server.be_born(process)
-    # The first two were asked for before, and are ended as soon as they are born.
+        fork_server.start_child(process)
+    # The first two were requested before, and are killed as soon as they start.
     assert given(fork_server.ends[2]) == [3]
     assert children.running == 1
 
 
-def test_a_child_that_ends_at_birth_is_said_so_and_not_replaced_at_once(
+def test_a_child_that_exits_at_its_start_is_logged_and_not_replaced_at_once(
     children, fork_server, process, caplog, monkeypatch
 ):
     monkeypatch.setattr("chainsched.runtime.workers.child_pool.FAILED_START_PAUSE", 3600)
-    fork_server.be_born(process)
-    # Its socket closes before anybody reports its death.
+    fork_server.start_child(process)
+    # Its socket closes before the fork server reports its exit.
     fork_server.ends[0].socket.shutdown(socket.SHUT_RDWR)
     assert killer_of(process) == signal.SIGKILL
     assert len(fork_server.ends) == 2
-    # Counted anew from its death.
+    # The pause begins again with its exit.
     monkeypatch.setattr("chainsched.runtime.workers.child_pool.FAILED_START_PAUSE", 0.1)
-    fork_server.die(process)
+    fork_server.report_exit(process)
     wait_until(lambda: len(fork_server.ends) == 3)
-    assert [message for message in caplog.messages if "before it ran anything" in message]
+    assert [message for message in caplog.messages if "exited before its first job" in message]
 
 
 def test_what_a_child_that_retires_still_runs_takes_room(children, fork_server, process):
     for _ in range(2):
-        fork_server.be_born(process)
+        fork_server.start_child(process)
     wait_until(lambda: children.free == 4)
     children.start(claim(1))
-    end = first_spoken_to(*fork_server.ends)
+    end = first_addressed(*fork_server.ends)
     assert given(end) == [1]
     end.begin(1)
     end.send({"retiring": True})
     wait_until(lambda: len(fork_server.ends) == 3)
-    fork_server.be_born(process)
+    fork_server.start_child(process)
     wait_until(lambda: children.free == 3)
 
 
@@ -300,13 +300,13 @@ def child(*jobs, **state):
 @pytest.mark.parametrize(
     ("seen", "is_given_up"),
     [
-        (child(None, heard_at=0.0), True),
-        (child(None, heard_at=90.0), False),
-        (child(5.0, None, heard_at=0.0), False),
-        (child(heard_at=0.0), False),
-        (child(None, heard_at=0.0, is_condemned=True), False),
+        (child(None, last_message_at=0.0), True),
+        (child(None, last_message_at=90.0), False),
+        (child(5.0, None, last_message_at=0.0), False),
+        (child(last_message_at=0.0), False),
+        (child(None, last_message_at=0.0, is_killed=True), False),
     ],
-    ids=["silent", "heard of lately", "busy with another job", "without work", "killed already"],
+    ids=["silent", "sent a message lately", "busy with another job", "without work", "killed already"],
 )
 def test_a_child_is_given_up_that_has_work_and_does_not_begin(seen, is_given_up):
     assert is_unresponsive(seen, now=100.0) is is_given_up

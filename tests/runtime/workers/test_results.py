@@ -63,7 +63,7 @@ def test_one_result_of_many_waits_for_others(three: Results, monkeypatch: pytest
     monkeypatch.setattr(results, "GATHER_SECONDS", 60)
     three.finish(job(1), completed(None))
     assert three.has_results
-    assert not three.is_ripe()
+    assert not three.is_ready()
 
 
 @pytest.mark.parametrize(("seconds", "number", "finished"), [(0, 200, 1), (60, 2, 2), (60, 200, 3)])
@@ -75,13 +75,13 @@ def test_results_are_handed_on_once_it_is_time(
     monkeypatch.setattr(results, "GATHER_RESULTS", number)
     for id_ in range(finished):
         three.finish(job(id_), completed(None))
-    assert three.is_ripe()
-    assert not three.is_ripe()
+    assert three.is_ready()
+    assert not three.is_ready()
 
 
 def test_what_is_given_back_is_handed_on_at_once(three: Results) -> None:
     three.withdraw([job(1, began_at=None)])
-    assert three.is_ripe()
+    assert three.is_ready()
 
 
 def test_the_last_word_on_progress_is_that_of_the_result(three: Results) -> None:

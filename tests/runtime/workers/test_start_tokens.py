@@ -12,7 +12,7 @@ def reader(tokens):
     return StartTokenReader(tokens.descriptor)
 
 
-def test_each_permit_covers_one_job(tokens, reader):
+def test_each_token_covers_one_job(tokens, reader):
     tokens.grant(2)
     assert [reader.covers(0) for _ in range(3)] == [True, True, False]
 
@@ -25,7 +25,7 @@ def test_what_is_taken_back_covers_nothing(tokens, reader):
     assert tokens.revoke() == 0
 
 
-def test_a_permit_is_for_its_own_round(tokens, reader):
+def test_a_token_is_for_its_own_round(tokens, reader):
     tokens.grant(2)
     tokens.revoke()
     tokens.grant(1)
@@ -34,7 +34,7 @@ def test_a_permit_is_for_its_own_round(tokens, reader):
     assert reader.covers(1)
 
 
-def test_a_permit_that_is_held_for_its_job_cannot_be_taken_back(tokens, reader):
+def test_a_token_that_is_held_for_its_job_cannot_be_taken_back(tokens, reader):
     tokens.revoke()
     tokens.grant(2)
     assert not reader.covers(0)
@@ -42,7 +42,7 @@ def test_a_permit_that_is_held_for_its_job_cannot_be_taken_back(tokens, reader):
     assert reader.covers(1)
 
 
-def test_no_permit_is_taken_twice_whoever_is_quicker(tokens, reader):
+def test_no_token_is_taken_twice_whoever_is_quicker(tokens, reader):
     number = 500
     for given_in in range(50):
         used: list[bool] = []

@@ -107,7 +107,7 @@ def test_a_claim_whose_commit_was_not_heard_of_is_given_back(worker, runner, mon
     assert sorted(runner.started) == [first.id, second.id]
 
 
-def test_what_a_server_forgot_is_made_once_more(runner, caplog):
+def test_a_result_that_the_server_lost_in_a_failover_is_run_again(runner, caplog):
     """A server took another's place and knows nothing of our last commits: what had ended is in progress again."""
     process = make_process()
     worker = Worker(process, runner, workflows=["testapp.ping"])
@@ -118,7 +118,7 @@ def test_what_a_server_forgot_is_made_once_more(runner, caplog):
     worker.turn(NOW + timedelta(seconds=get_config().process_expiry))
     assert runner.started == [forgotten.id]
     assert held_by_another.id in Metadata.objects.in_progress().values_list("id", flat=True)
-    assert "1 executions that were written down are open again" in caplog.text
+    assert "1 recorded executions are in progress again after a failover; they will run again." in caplog.text
 
 
 def test_a_draining_worker_claims_nothing(worker, runner):
@@ -128,22 +128,22 @@ def test_a_draining_worker_claims_nothing(worker, runner):
     assert runner.started == []
 
 
-def test_one_that_claims_no_more_keeps_what_it_has(worker, runner):
+def test_a_worker_that_stopped_claiming_keeps_its_jobs(worker, runner):
     execution = make_execution(make_manifest(state={}))
     worker.turn(NOW)
     make_execution(make_manifest(state={}))
-    worker.claim_no_more()
+    worker.stop_claiming()
     worker.turn(NOW)
     assert runner.started == [execution.id]
 
 
-def test_who_was_told_to_stop_is_told_again_when_it_comes_back(worker, runner):
+def test_a_job_that_was_asked_to_stop_is_asked_again_when_it_comes_back(worker, runner):
     execution = make_execution(make_manifest(state={}))
     worker.turn(NOW)
     Metadata.objects.update(cancel_requested=True)
     worker.turn(NOW + MINUTE)
     assert runner.cancelled == {execution.id}
-    # It was on its way back when it was told, and nobody heard it.
+    # It was on its way back when it was asked to stop, so that no job received the request.
     runner.withdraw()
     runner.cancelled.clear()
     worker.turn(NOW + MINUTE)
