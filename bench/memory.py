@@ -58,7 +58,7 @@ def _watch(contestant: Chainsched, pid: int, count: int) -> list[tuple[float, fl
 
 
 def _jobs_below(pid: int) -> list[int]:
-    """The children of the nursery, which is the supervisor's one child."""
+    """The children of the fork server, which is the supervisor's one child."""
     return [child for fork_server in _children_of(pid) for child in _children_of(fork_server)]
 
 

@@ -1,4 +1,4 @@
-"""What becomes of jobs and processes when the process that bears children is killed, frozen or left alone."""
+"""What becomes of jobs and processes when the fork server is killed, frozen or left alone."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ LEASE = {**SHORT_LEASE, "PROCESS_EXPIRY": 60, "HEARTBEAT_INTERVAL": 5}
 
 @pytest.fixture
 def busy(launch):
-    """A scheduler, a worker with a job that takes long, and the nursery of that worker."""
+    """A scheduler, a worker with a job that takes long, and the fork server of that worker."""
     launch("run_scheduler", "--processes", "0", settings=LEASE)
     worker = launch("run_worker", "--processes", "1", settings={**LEASE, "SHUTDOWN_TIMEOUT": 3, "RETRY_DELAY": 0})
     trigger(misdeeds.start_and_wait)
@@ -30,7 +30,7 @@ def busy(launch):
     return worker, fork_server
 
 
-def test_a_worker_whose_nursery_is_killed_fails_what_ran_and_ends(busy):
+def test_a_worker_fails_its_running_jobs_and_exits_when_its_fork_server_is_killed(busy):
     worker, fork_server = busy
     os.kill(fork_server, signal.SIGKILL)
     output, _ = worker.communicate(timeout=PATIENCE)
@@ -40,7 +40,7 @@ def test_a_worker_whose_nursery_is_killed_fails_what_ran_and_ends(busy):
     assert Process.objects.get(pk=execution.process_id or 0).stopped_at is not None
 
 
-def test_a_worker_whose_nursery_stands_still_can_be_stopped(busy):
+def test_a_worker_with_a_frozen_fork_server_can_be_stopped(busy):
     worker, fork_server = busy
     os.kill(fork_server, signal.SIGSTOP)
     stop(worker)

@@ -33,7 +33,7 @@ def test_children_die_with_their_supervisor(launch):
     process = launch("run_scheduler", "--processes", "2")
     wait_until(lambda: running() == 2)
     below = descendants(process.pid)
-    assert len(below) == 3, "the nursery and two children"
+    assert len(below) == 3, "the fork server and two children"
     process.kill()
     process.wait()
     wait_until(lambda: not any(is_running(pid) for pid in below))

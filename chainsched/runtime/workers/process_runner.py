@@ -197,7 +197,7 @@ class ProcessRunner(Runner):
         return [child for child in self._pool if child.is_ready and not self._is_full(child, now)]
 
     def _is_full(self, child: ChildState, now: float) -> bool:
-        """Whether a child would not start a job soon: its threads run long jobs, or it owes a reply."""
+        """Whether a child would not start a job soon: its threads run long jobs, or its reply is awaited."""
         return child.is_reply_awaited or (len(child.begun) >= self._threads and is_stuck(child, now))
 
     def _next_batch(self, child: ChildState) -> list[Job]:
