@@ -190,7 +190,7 @@ def test_a_second_time_says_that_it_had_no_effect(operation: Operation, rows: di
         (["enable", "known", "--by", "nobody"], "no user 'nobody'"),
         (["acknowledge", "1"], "--reason"),
         (["cancel", "known", "--reason", "x" * 201], "200"),
-        (["set-limits", "etl", "--max-active-jobs", "0"], "at least 1"),
+        (["set-limits", "etl", "--max-active-jobs", "0"], "below 1"),
         (["set-limits", "etl", "--priority", "32"], "0 to 31"),
         (["enable"], "required"),
         (["enable", "known", "--group", "etl"], "not allowed with"),

@@ -10,6 +10,7 @@ from django.test import override_settings
 from chainsched import Every, api
 from chainsched.flow.schedule.declare import schedules
 from chainsched.management.commands.chainsched import VERBS
+from chainsched.management.verbs.operate import operator_verbs
 from chainsched.models import Manifest, Metadata, Process, WorkQueue
 from chainsched.runtime.loops import dispatcher
 from chainsched.runtime.loops.reaper import Reaper
@@ -29,13 +30,15 @@ SENTENCES = [
     "Raise the first or lower the second.",
     "CHAINSCHED has no option 'LISTENN'. Did you mean 'LISTEN'?",
 ]
+NAMING_A_ROW = {"explain", *operator_verbs()}
 COMMANDS = [
     ["run_scheduler", "--once"],
     ["run_scheduler", "--once", "--in-process"],
     ["run_scheduler", "--once", "--processes", "0"],
     ["run_worker", "--for", "1"],
     ["run_worker", "--for", "1", "--in-process"],
-    *(["chainsched", verb, *(["job"] if verb in ("explain", "trigger") else [])] for verb in VERBS),
+    *(["chainsched", verb, *(["1"] if verb in NAMING_A_ROW else [])] for verb in VERBS if verb != "acknowledge"),
+    ["chainsched", "acknowledge", "1", "--reason", "because"],
 ]
 
 
