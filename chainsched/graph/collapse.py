@@ -1,9 +1,9 @@
-"""What of a large graph is drawn: many that look alike become one node, and the rest is counted. Touches no row.
+"""Choose the nodes of a large graph that are drawn: similar manifests become one node, the rest is counted.
 
-Manifests have one parent at most, so what hangs below a picture's top is a forest. Siblings of the same group and kind
-are a *fan*. Everything begins collapsed: fans below fans fold into one node as well. Then fans are opened from the top
-down, smaller ones first, as long as there is room. Groups can depend on many others; of them those fold that have the
-same neighbours.
+No row is read or written here. Manifests have one parent at most, so the graph is a forest. Siblings of the same group
+and kind are a *fan*. At first all fans are collapsed: fans below fans become one node as well. Then fans are opened
+from the top down, smaller ones first, as long as there is room. Groups can depend on many others; groups that have the
+same neighbours are collapsed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Edge = tuple[Hashable, Hashable]
 
 
 class FanKey(NamedTuple):
-    """What siblings share."""
+    """The values that the siblings of a fan share."""
 
     parent: int | None
     group: int
@@ -45,13 +45,13 @@ class Fan:
 
 @dataclass(slots=True, eq=False)
 class Unit:
-    """Fans that are one node, or, once opened, a node for each member. ``above`` is the node that they hang on."""
+    """Fans that are one node, or, once opened, a node for each member. ``above`` is their parent node."""
 
     key: Hashable
     above: Hashable | None
     fans: list[Fan]
     may_open: bool = True
-    # How many nodes the reckoning holds for what is below.
+    # How many nodes are reserved for the fans below.
     reserved: int = 0
     is_open: bool = False
 
@@ -74,29 +74,29 @@ def node_of(pk: int | None) -> Hashable:
 
 
 def collapse(fans: Iterable[Fan], *, anchors: Mapping[int | None, Hashable], room: int) -> Collapsed:
-    """Choose what is drawn in ``room`` nodes; fans whose parent is an anchor hang on that node."""
+    """Choose at most ``room`` nodes to draw; ``anchors`` are nodes that are drawn anyway, as parents of fans."""
     known = {fan.key: fan for fan in fans}
     children: dict[FanKey, list[Fan]] = defaultdict(list)
     for fan in known.values():
         if fan.key.parent not in anchors and (above := _above(fan, known)) is not None:
             children[above].append(fan)
-    hanging = {fan.key for below in children.values() for fan in below}
-    top = [fan for fan in known.values() if fan.key not in hanging]
-    return _Folding(children, room).run(top, anchors, total=sum(fan.size for fan in known.values()))
+    with_parent = {fan.key for below in children.values() for fan in below}
+    top = [fan for fan in known.values() if fan.key not in with_parent]
+    return _Collapser(children, room).run(top, anchors, total=sum(fan.size for fan in known.values()))
 
 
 def _above(fan: Fan, known: Mapping[FanKey, Fan]) -> FanKey | None:
-    """The fan of its parent, which stands at the top if the user may not see what that hangs on."""
+    """The fan of its parent, which is a top fan if the user may not see the parent's own parent."""
     if fan.above is None:
         return None
     return next((key for key in (fan.above, fan.above._replace(parent=None)) if key in known), None)
 
 
 @dataclass(slots=True)
-class _Folding:
+class _Collapser:
     children: Mapping[FanKey, list[Fan]]
     room: int
-    reckoned: int = 0
+    planned_nodes: int = 0
     below: Counter[FanKey] = field(default_factory=Counter)
 
     def run(self, top: Sequence[Fan], anchors: Mapping[int | None, Hashable], *, total: int) -> Collapsed:
@@ -115,7 +115,7 @@ class _Folding:
         return Collapsed(drawn, left_out=total - sum(unit.size for unit in drawn))
 
     def _top_units(self, top: Sequence[Fan], anchors: Mapping[int | None, Hashable]) -> list[Unit]:
-        """The fans at the top by what they hang on, with what each needs when all below stays collapsed."""
+        """The top fans by their parent node, with the number of nodes each needs while all fans below are collapsed."""
         together: dict[Hashable, list[Fan]] = defaultdict(list)
         for fan in top:
             together[anchors.get(fan.key.parent), fan.key.group, fan.key.kind].append(fan)
@@ -123,11 +123,11 @@ class _Folding:
             Unit(("fan", *key), key[0], fans, reserved=self._classes_below(fans))  # type: ignore[misc,index]
             for key, fans in together.items()
         ]
-        self.reckoned = sum(1 + unit.reserved for unit in units)
+        self.planned_nodes = sum(1 + unit.reserved for unit in units)
         return sorted(units, key=lambda unit: unit.size)
 
     def _classes_below(self, fans: list[Fan]) -> int:
-        """How many nodes there are below when all is collapsed; on the way, how many fans are below each fan."""
+        """Count the nodes below while all are collapsed; also stores how many fans are below each fan."""
         classes, order = 0, []
         level = [fans]
         while level:
@@ -147,12 +147,12 @@ class _Folding:
             return
         spread = sum(self.below[fan.key] for fan in unit.fans)
         growth = unit.size - 1 + spread - unit.reserved
-        if unit.may_open and self.reckoned + growth <= self.room:
-            self.reckoned += growth
+        if unit.may_open and self.planned_nodes + growth <= self.room:
+            self.planned_nodes += growth
             unit.is_open = True
 
     def _units_below(self, unit: Unit) -> list[Unit]:
-        """Below single manifests each fan is its own; below a collapsed unit, all that look alike are one."""
+        """Below single manifests each fan is a unit; below a collapsed unit, all similar fans are one."""
         found = [child for fan in unit.fans for child in self.children.get(fan.key, ())]
         if not unit.is_open:
             return [
@@ -188,9 +188,9 @@ def collapse_neighbours(nodes: Sequence[Hashable], edges: Iterable[Edge], *, roo
 
 
 def choose_edges(edges: Mapping[Edge, int], *, most: int, longest: int) -> list[Edge]:
-    """Up to ``most`` edges, first those that span few ranks, then those that stand for many.
+    """Up to ``most`` edges, first those that span few ranks, then those that represent many dependencies.
 
-    Graphviz breaks an edge into a piece a rank, and its cost grows with the pieces: of them ``longest`` are allowed.
+    Graphviz breaks an edge into a piece for each rank, and its cost grows with the pieces: at most ``longest`` pieces.
     """
     ranks = _ranks(edges)
     spans = {edge: abs(ranks[edge[1]] - ranks[edge[0]]) or 1 for edge in edges}
@@ -204,7 +204,7 @@ def choose_edges(edges: Mapping[Edge, int], *, most: int, longest: int) -> list[
 
 
 def _ranks(edges: Iterable[Edge]) -> dict[Hashable, int]:
-    """How many nodes stand above each, by the longest way; nodes on a circle stay where they are first met."""
+    """The length of the longest path from the top to each node; nodes on a cycle keep their first rank."""
     below: dict[Hashable, list[Hashable]] = defaultdict(list)
     waits_for: Counter[Hashable] = Counter()
     for parent, child in edges:

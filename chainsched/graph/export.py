@@ -34,7 +34,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """What is drawn, and how many manifests were left out because there are too many."""
+    """The nodes and edges to draw, and how many manifests were left out because there are too many."""
 
     nodes: Sequence[Node]
     edges: Sequence[tuple[str, str]]
@@ -73,7 +73,7 @@ def to_dot(picture: Picture) -> str:
 
 
 def to_svg(picture: Picture) -> str:
-    """The picture as SVG; raises LayoutUnavailable where nothing can lay it out."""
+    """The picture as SVG; raises LayoutUnavailable if Graphviz is missing or fails."""
     numbers = {node.external_id: number for number, node in enumerate(picture.nodes)}
     edges = [(numbers[parent], numbers[child]) for parent, child in picture.edges]
     drawing = draw([Size(len(node.label)) for node in picture.nodes], edges)

@@ -1,6 +1,6 @@
-"""Where everything in a picture stands: asked of Graphviz, turned into boxes and curves for a template.
+"""The layout of a picture: computed by Graphviz, turned into boxes and curves for a template.
 
-Graphviz is told numbers and sizes, never a name: what things are called only the template writes, which escapes it.
+Graphviz gets numbers and sizes, never a name: only the template writes names, and it escapes them.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from chainsched.exceptions import LayoutUnavailable
 POINTS = 72
 MARGIN = 16
 LAYOUT_SECONDS = 5.0
-# Beyond so many edges a picture is laid out with less care: lines for curves, and an early end to the search for
-# fewer crossings. With it, 300 nodes and 1,000 edges take a few tenths of a second; without, minutes.
-CAREFUL_EDGES = 150
-IN_HASTE = {"nslimit": "0.2", "nslimit1": "0.2", "mclimit": "0.01", "searchsize": "5", "splines": "line"}
+# A picture with more edges is laid out with less care: lines for curves, and an early end to the search for fewer
+# crossings. So 300 nodes and 1,000 edges take a few tenths of a second; with full care, minutes.
+MAX_CAREFUL_EDGES = 150
+FAST_LAYOUT = {"nslimit": "0.2", "nslimit1": "0.2", "mclimit": "0.01", "searchsize": "5", "splines": "line"}
 
 # Graphviz keeps global state, so in one process it draws one picture at a time.
 _one_at_a_time = threading.Lock()
@@ -37,7 +37,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """Where a node stands, in points; ``baselines`` are where its lines of text go."""
+    """The position of a node, in points; ``baselines`` are the positions of its lines of text."""
 
     number: int
     left: str
@@ -59,15 +59,15 @@ class Drawing:
 
 
 def draw(sizes: Sequence[Size], edges: Sequence[tuple[int, int]]) -> Drawing:
-    """Lay out boxes of these sizes and the edges between them; raises LayoutUnavailable where nothing can."""
+    """Lay out boxes of these sizes and their edges; raises LayoutUnavailable if Graphviz is missing or fails."""
     return _read(lay_out(_to_dot(sizes, edges)), sizes)
 
 
 def lay_out(dot: str) -> str:
-    """Where everything stands, in Graphviz' plain format: by the ``dot`` program, else in this process."""
+    """All positions, in Graphviz' plain format: by the ``dot`` program, else by pygraphviz in this process."""
     program = shutil.which("dot")
     if program is not None:
-        return _ask_program(program, dot)
+        return _run_program(program, dot)
     try:
         import pygraphviz  # noqa: PLC0415 - an optional extra
     except ImportError as error:
@@ -77,7 +77,7 @@ def lay_out(dot: str) -> str:
         return bytes(graph.draw(format="plain", prog="dot")).decode()
 
 
-def _ask_program(program: str, dot: str) -> str:
+def _run_program(program: str, dot: str) -> str:
     command = [program, "-Tplain"]
     try:
         done = subprocess.run(command, input=dot.encode(), capture_output=True, timeout=LAYOUT_SECONDS, check=True)  # noqa: S603
@@ -89,10 +89,10 @@ def _ask_program(program: str, dot: str) -> str:
 
 
 def _to_dot(sizes: Sequence[Size], edges: Sequence[tuple[int, int]]) -> str:
-    # Graphviz ends a line where its own arrowhead would begin; ours is drawn by the template.
+    # Graphviz ends a line where its own arrowhead would begin; here the template draws the arrowheads.
     dot = graphviz.Digraph(
         "chainsched",
-        graph_attr={"rankdir": "LR", "nodesep": "0.15", **(IN_HASTE if len(edges) > CAREFUL_EDGES else {})},
+        graph_attr={"rankdir": "LR", "nodesep": "0.15", **(FAST_LAYOUT if len(edges) > MAX_CAREFUL_EDGES else {})},
         node_attr={"shape": "box", "label": "", "fixedsize": "true"},
         edge_attr={"arrowhead": "none"},
     )
@@ -105,7 +105,7 @@ def _to_dot(sizes: Sequence[Size], edges: Sequence[tuple[int, int]]) -> str:
 
 
 def _read(plain: str, sizes: Sequence[Size]) -> Drawing:
-    """Graphviz' y grows upwards; taken as it is, what was named first stands on top."""
+    """Read the plain format. Graphviz' y grows upwards; used unchanged, it puts the first node on top."""
     boxes, curves = [], []
     width = height = 0.0
     for line in plain.splitlines():
