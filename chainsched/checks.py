@@ -18,7 +18,7 @@ from chainsched.conf import get_config
 from chainsched.db import audit_guard
 from chainsched.domain import cron
 from chainsched.domain.declarations import Declaration
-from chainsched.domain.redaction import find_telling
+from chainsched.domain.redaction import find_secret_names
 from chainsched.domain.states import ScheduleType
 from chainsched.domain.validation import find_problems
 from chainsched.exceptions import ConfigurationError
@@ -74,7 +74,7 @@ def check_inputs(app_configs: Sequence[AppConfig] | None, **_kwargs: Any) -> lis
             id="chainsched.W004",
         )
         for name, found in workflows.items()
-        for field in find_telling(found.input_type.schema(), by_name_only=FORMAT)
+        for field in find_secret_names(found.input_type.schema(), by_name_only=FORMAT)
     ]
 
 

@@ -15,7 +15,7 @@ class ChainschedError(Exception):
 
 
 class ConfigurationError(ChainschedError, ImproperlyConfigured):
-    """The CHAINSCHED setting is wrong; ``problems`` lists everything that is."""
+    """The CHAINSCHED setting is wrong; ``problems`` lists every mistake in it."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = tuple(problems)
@@ -40,7 +40,7 @@ class InvalidDeclarations(DeclarationError):
 
 
 class CycleError(DeclarationError):
-    """Manifests or groups depend on each other in a circle; ``members`` names them."""
+    """Manifests or groups depend on each other in a cycle; ``members`` names them."""
 
     def __init__(self, message: str, *, members: Sequence[str]) -> None:
         self.members = tuple(members)
@@ -87,7 +87,7 @@ class InvalidWorkflow(ChainschedError, TypeError):
 
 
 class UnknownSecret(ChainschedError, LookupError):
-    """No secret has this name; ``variable`` is where the environment would have it."""
+    """No secret has this name; ``variable`` is the environment variable that could hold it."""
 
     def __init__(self, name: str, *, variable: str) -> None:
         self.name = name
@@ -140,7 +140,7 @@ class NotMigrated(ChainschedError, RuntimeError):
 
 
 class UnfitFileSystem(ChainschedError, RuntimeError):
-    """The file of an SQLite database is where processes cannot share it: ``file``, on a ``file_system``."""
+    """The file of an SQLite database, ``file``, is on a ``file_system`` on which processes cannot share it."""
 
     def __init__(self, file: str, *, file_system: str) -> None:
         self.file = file
@@ -152,7 +152,7 @@ class UnfitFileSystem(ChainschedError, RuntimeError):
 
 
 class LayoutUnavailable(ChainschedError, RuntimeError):
-    """Nothing on this machine can lay out a graph, or not this one in time; ``fact`` says which."""
+    """No Graphviz is installed, or it failed or took too long for this graph; ``fact`` names the reason."""
 
     def __init__(self, fact: str = "Neither Graphviz' dot program nor pygraphviz is installed.") -> None:
         self.fact = fact
@@ -162,12 +162,12 @@ class LayoutUnavailable(ChainschedError, RuntimeError):
 
 
 class ExecutionIsFinal(ChainschedError, RuntimeError):
-    """Executions are an audit trail: outside retention nobody may change or delete them."""
+    """Executions are an audit trail: once ended, nothing may change them and only retention may delete them."""
 
 
 class ProcessLost(ChainschedError, RuntimeError):
-    """This process was declared lost by others; it must start again under a new identity."""
+    """Another process declared this one lost; it must start again under a new identity."""
 
 
 class GiveUp(ChainschedError):
-    """Raised by a job that knows that trying again is useless; it goes to the dead letter at once."""
+    """Raised by a job that knows that another attempt would fail too; it is dead-lettered at once."""

@@ -227,7 +227,7 @@ def _gather(work: Workload, fleet: Fleet, snapshots: rows.Snapshots, postgres: P
         exits=fleet.exits,
         changed=snapshots.compare(),
         findings=rows.fsck(),
-        mended=[f"{name}: {line}" for name, line in fleet.said() if "Mended:" in line],
+        mended=[f"{name}: {line}" for name, line in fleet.said() if "Repaired:" in line],
         returned_at=postgres.returned_at,
     )
 

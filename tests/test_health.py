@@ -44,7 +44,7 @@ def test_all_is_well_when_loops_turn_and_somebody_can_work():
 def test_nobody_alive_is_a_problem_for_each_loop_and_for_jobs():
     found = problems()
     assert len(found) == 4
-    assert "The manager turns nowhere; start run_scheduler." in found
+    assert "No process runs the manager; start run_scheduler." in found
     assert any("can run jobs" in problem for problem in found)
 
 
@@ -72,7 +72,7 @@ def test_a_worker_that_gets_nothing_done_is_a_problem_of_its_own_process():
     late = (NOW - timedelta(seconds=95)).isoformat()
     scheduler(host="jobs-1", pid=811, turns={**TURNS, "worker": NOW.isoformat()})
     make_process(host="jobs-2", pid=812, heartbeat_at=NOW, workflows=["w"], turns={"reaper": late, "worker": late})
-    assert problems() == ("The worker of jobs-2:812 has not got through a turn for 95 s; its log says why.",)
+    assert problems() == ("The worker of jobs-2:812 has not completed a turn for 95 s; see its log for the reason.",)
 
 
 def test_a_worker_that_is_not_heard_of_yet_is_none():
@@ -137,7 +137,7 @@ class TestTheCommand:
     def test_it_names_what_is_wrong(self):
         code, output = self.call()
         assert code == 1
-        assert "The manager turns nowhere" in output
+        assert "No process runs the manager" in output
 
     def test_for_programs_it_prints_json(self):
         scheduler()
@@ -174,7 +174,7 @@ class TestTheView:
         client.force_login(user)
         status, body = self.get(client)
         assert status == 503
-        assert "The manager turns nowhere; start run_scheduler." in body["problems"]
+        assert "No process runs the manager; start run_scheduler." in body["problems"]
 
     def test_a_database_that_does_not_answer_is_a_failure_not_an_error(self, monkeypatch):
         monkeypatch.setattr(api, "database_now", unavailable)

@@ -8,7 +8,7 @@ from django.apps import apps
 from django.db import connection, models, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from chainsched.db.audit_guard import RETENTION_DOOR
+from chainsched.db.audit_guard import RETENTION_SETTING
 from chainsched.domain import outcomes
 from chainsched.domain.outcomes import Finished
 from chainsched.domain.states import ExecutionState, QueueStatus
@@ -39,7 +39,7 @@ def restore(world: Dump) -> None:
     """Put our rows back as they were, with the same ids."""
     with transaction.atomic(), connection.cursor() as cursor:
         if connection.vendor == "postgresql":
-            cursor.execute("SELECT set_config(%s, 'on', true)", [RETENTION_DOOR])
+            cursor.execute("SELECT set_config(%s, 'on', true)", [RETENTION_SETTING])
         for table in reversed(world):
             cursor.execute(f"DELETE FROM {table}")  # noqa: S608
         for table, rows in world.items():

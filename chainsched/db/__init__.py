@@ -1,1 +1,1 @@
-"""How chainsched speaks to PostgreSQL and SQLite: bulk writes, locks, clock, notifications."""
+"""Access to PostgreSQL and SQLite: bulk writes, locks, clock, notifications."""

@@ -1,6 +1,6 @@
 """The guard of the audit trail: triggers that refuse any change to an execution that has ended.
 
-PostgreSQL also refuses to delete one, except through retention's door: a setting that lasts for one transaction.
+PostgreSQL also refuses to delete one, unless retention has turned on a setting that lasts for one transaction.
 SQLite refuses changes only; a trigger on deletes there would break every flush of a test database.
 """
 
@@ -15,7 +15,7 @@ from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 TABLE = "chainsched_metadata"
 TRIGGER = "chainsched_metadata_is_final"
 FUNCTION = "chainsched_refuse_change"
-RETENTION_DOOR = "chainsched.retention"
+RETENTION_SETTING = "chainsched.retention"
 REFUSAL = "chainsched: an execution that has ended is final"
 
 _INSTALL = {
@@ -23,7 +23,7 @@ _INSTALL = {
         f"""
         CREATE OR REPLACE FUNCTION {FUNCTION}() RETURNS trigger LANGUAGE plpgsql AS $$
         BEGIN
-            IF TG_OP = 'DELETE' AND current_setting('{RETENTION_DOOR}', true) = 'on' THEN
+            IF TG_OP = 'DELETE' AND current_setting('{RETENTION_SETTING}', true) = 'on' THEN
                 RETURN OLD;
             END IF;
             RAISE EXCEPTION '{REFUSAL}' USING ERRCODE = 'restrict_violation';
@@ -59,38 +59,38 @@ _PRESENT = {
 
 
 def install(schema_editor: BaseDatabaseSchemaEditor) -> None:
-    """Put the guard in place, replacing an older one."""
+    """Create the triggers in a migration, replacing older ones."""
     for statement in _INSTALL.get(schema_editor.connection.vendor, ()):
         schema_editor.execute(statement)
 
 
 @contextlib.contextmanager
-def open_door(connection: BaseDatabaseWrapper) -> Iterator[None]:
-    """Retention's door: inside, and only within this transaction, executions that have ended may be deleted."""
+def retention_allowed(connection: BaseDatabaseWrapper) -> Iterator[None]:
+    """Allow deletes for retention: inside, and only within this transaction, ended executions may be deleted."""
     if connection.vendor != "postgresql":
         yield
         return
     with connection.cursor() as cursor:
-        cursor.execute("SELECT set_config(%s, 'on', true)", [RETENTION_DOOR])
+        cursor.execute("SELECT set_config(%s, 'on', true)", [RETENTION_SETTING])
         yield
-        cursor.execute("SELECT set_config(%s, 'off', true)", [RETENTION_DOOR])
+        cursor.execute("SELECT set_config(%s, 'off', true)", [RETENTION_SETTING])
 
 
 def repair(connection: BaseDatabaseWrapper) -> None:
-    """Put the guard in place outside of a migration."""
+    """Create the triggers outside of a migration."""
     with connection.cursor() as cursor:
         for statement in _INSTALL[connection.vendor]:
             cursor.execute(statement)
 
 
 def remove(schema_editor: BaseDatabaseSchemaEditor) -> None:
-    """Take the guard away."""
+    """Drop the triggers in a migration."""
     for statement in _REMOVE.get(schema_editor.connection.vendor, ()):
         schema_editor.execute(statement)
 
 
 def is_present(connection: BaseDatabaseWrapper) -> bool:
-    """Whether the database really has the guard."""
+    """Whether the trigger exists in the database and is enabled."""
     with connection.cursor() as cursor:
         cursor.execute(_PRESENT[connection.vendor], [TRIGGER, TABLE])
         return bool(cursor.fetchone()[0])

@@ -1,9 +1,9 @@
 """Writes of many rows in one statement, on PostgreSQL and SQLite alike.
 
-The rows travel as one JSON parameter that the database unfolds into a table; on PostgreSQL a second one holds the
+The rows are sent as one JSON parameter that the database expands into a table; on PostgreSQL a second one holds the
 values that all rows share, often most of them. So the text of a statement and the number of its parameters do not
 depend on the number of rows; a conflict can be skipped and the written rows returned in the same statement, which
-Django's ``bulk_create(ignore_conflicts=True)`` cannot do (on SQLite it would also swallow failing checks).
+Django's ``bulk_create(ignore_conflicts=True)`` cannot do (on SQLite it would also hide failing checks).
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from chainsched.conf import get_config
 
 Row = Mapping[str, Any]
 
-# The column of an unfolded table that says where a row stood: what is joined to it comes in an order of its own.
+# The column of the expanded table with a row's place in the list: a join returns rows in another order.
 PLACE = "place"
 
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """Fields that an insert takes from another table, whose id the new row names in the field ``by``.
+    """Fields that an insert copies from the row of another table that the new row's field ``by`` refers to.
 
-    ``fields`` are the new row's, with what they are called there. What is copied never leaves the database.
+    ``fields`` maps the new row's fields to those of the other table. Copied values never leave the database.
     """
 
     source: type[models.Model]
@@ -47,7 +47,7 @@ def insert(
     skip_conflicts: bool = False,
     copied: Copied | None = None,
 ) -> list[dict[str, Any]]:
-    """Insert the rows in their order, ids and all, and return the named columns of those that were written.
+    """Insert the rows in their order, with increasing ids, and return the named columns of the written rows.
 
     With ``skip_conflicts`` a row that breaks a unique constraint is left out and so absent from the answer.
     All rows name the same columns; those they neither name nor copy get the field's default.
@@ -69,7 +69,7 @@ def insert(
         values, joined = values + ", " + _list(connection, sources, prefix="c."), _join(connection, model, copied)
         columns += _columns(model, list(copied.fields))
     conflict = " ON CONFLICT DO NOTHING" if skip_conflicts else ""
-    # SQLite needs WHERE to tell the conflict clause of an INSERT … SELECT from a join.
+    # SQLite needs WHERE to distinguish the conflict clause of an INSERT … SELECT from a join.
     sql = (
         f"INSERT INTO {table} ({_list(connection, columns)}) "  # noqa: S608 - names come from the models
         f"SELECT {values} FROM {rows_sql}{joined} WHERE true ORDER BY v.{PLACE}{conflict} "
@@ -87,7 +87,7 @@ def update(
 ) -> list[Any]:
     """Write each row's columns to the row with its key, and return the keys that were written.
 
-    ``where`` names the values that the stored row must still have: the compare of compare-and-set.
+    ``where`` holds the values that the stored row must still have: the compare of compare-and-set.
     """
     if not rows:
         return []
@@ -109,7 +109,7 @@ def update(
 
 
 def analyze(*changed: type[models.Model]) -> None:
-    """Let PostgreSQL look at tables that many rows were written to; it would do so by itself, but a minute later."""
+    """Let PostgreSQL analyze tables that many rows were written to; autovacuum would do so only a minute later."""
     connection = connections[get_config().database]
     if connection.vendor == "postgresql":
         with connection.cursor() as cursor:
@@ -150,11 +150,11 @@ def _rows_from_json(
 ) -> tuple[str, str]:
     names = names or [field.column for field in fields]
     if connection.vendor == "postgresql":
-        folded = [dict(zip(names, row, strict=True)) for row in rows]
+        objects = [dict(zip(names, row, strict=True)) for row in rows]
         typed = _typed(connection, fields, names)
         listed = _list(connection, [*names, PLACE])
         rows_sql = f"ROWS FROM (json_to_recordset(%s::json) AS ({typed})) WITH ORDINALITY AS v({listed})"
-        return rows_sql, json.dumps(folded, cls=_Encoder)
+        return rows_sql, json.dumps(objects, cls=_Encoder)
     quoted = [connection.ops.quote_name(name) for name in names]
     picked = ", ".join(f"json_extract(value, '$[{index}]') AS {name}" for index, name in enumerate(quoted))
     values = [[_as_sqlite(connection, field, value) for field, value in zip(fields, row, strict=True)] for row in rows]
@@ -177,7 +177,7 @@ def _compare(
 
 
 def _typed(connection: BaseDatabaseWrapper, fields: Sequence[Any], names: Sequence[str] | None = None) -> str:
-    """The columns of an unfolded table, as PostgreSQL wants them declared."""
+    """The columns of the expanded table, as PostgreSQL wants them declared."""
     names = names or [field.column for field in fields]
     types = [field.rel_db_type(connection) if field.primary_key else field.db_type(connection) for field in fields]
     return ", ".join(f"{_quoted(connection, name)} {type_}" for name, type_ in zip(names, types, strict=True))

@@ -1,4 +1,4 @@
-"""Long lists in parts that one statement, or one transaction, takes."""
+"""Long lists in parts that fit one statement or one transaction."""
 
 from __future__ import annotations
 

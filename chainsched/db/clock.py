@@ -1,4 +1,4 @@
-"""The one clock that decides: the database's. Hosts' clocks differ."""
+"""The clock that all decisions use: the database's. The clocks of hosts differ."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _stopped_at: datetime | None = None
 def database_now() -> datetime:
     """The present time by the database's clock, aware, in UTC.
 
-    SQLite lives in this process, so its clock is the host's.
+    SQLite runs inside this process, so its clock is the host's.
     """
     if _stopped_at is not None:
         return _stopped_at
@@ -28,6 +28,6 @@ def database_now() -> datetime:
 
 
 def stop_clock(at: datetime | None) -> None:
-    """For tests: let it be this time in the whole process until told otherwise; None lets the clock run again."""
+    """For tests: stop the clock of this process at this time until the next call; None lets it run again."""
     global _stopped_at  # noqa: PLW0603 - one process, one clock
     _stopped_at = at

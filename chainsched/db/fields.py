@@ -1,4 +1,4 @@
-"""What the models share: the manager that stays on our database, and fields for references without constraint."""
+"""Shared by the models: the manager that always uses our database, and fields for references without constraint."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ M = TypeVar("M", bound=models.Model)
 
 
 class PinnedManager(models.Manager[M]):
-    """Sends every query to the database that ``CHAINSCHED['DATABASE']`` names, past any router.
+    """Sends every query to the database that ``CHAINSCHED['DATABASE']`` names, regardless of any router.
 
-    A router that sends reads to a replica would otherwise let decisions rest on rows that are not yet there.
+    If a router sent reads to a replica, decisions would rest on a state that lacks the newest rows.
     """
 
     def get_queryset(self) -> models.QuerySet[M]:
@@ -40,12 +40,12 @@ def values(members: Iterable[enum.Enum]) -> list[Any]:
 
 
 def one_of(field: str, kind: type[enum.Enum], *, name: str) -> models.CheckConstraint:
-    """The check that a column holds only what its enum knows."""
+    """The check that a column holds only values of its enum."""
     return models.CheckConstraint(condition=Q(**{f"{field}__in": values(kind)}), name=name)
 
 
 def reference(to: type[models.Model] | str, *, related_name: str = "+", help_text: str) -> models.ForeignKey[Any, Any]:
-    """A reference that outlives what it names: no constraint, no index of its own, nothing done on delete."""
+    """A reference that may stay after its row is deleted: no constraint, no index of its own, no action on delete."""
     return models.ForeignKey(
         to,
         on_delete=models.DO_NOTHING,
@@ -59,9 +59,9 @@ def reference(to: type[models.Model] | str, *, related_name: str = "+", help_tex
 
 
 class StoredInput(models.JSONField):
-    """A JSON field that reads what Python cannot, such as a number of 5,000 digits, as Unreadable.
+    """A JSON field that returns Unreadable for a value that Python cannot read, such as a number of 5,000 digits.
 
-    Django's own raises, which costs all rows of a query for one. To migrations it is a field like any other.
+    Django's own field raises, so that one such row fails the whole query. In migrations it is a plain JSONField.
     """
 
     def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
@@ -74,39 +74,39 @@ class StoredInput(models.JSONField):
         return name, "django.db.models.JSONField", args, kwargs
 
 
-def with_person(name: str) -> models.Prefetch[Any]:
-    """What reads rows together with the users that a column names, from where users are.
+def with_users(name: str) -> models.Prefetch[Any]:
+    """A prefetch of the users that a column refers to, from the database that holds the users.
 
-    Django would look for them in the database of the rows, unless a router knows better.
+    Django would look for them in the database of the rows, unless a router says otherwise.
     """
-    people = get_user_model()._base_manager  # noqa: SLF001 - as Django itself reads what a column names
-    return models.Prefetch(name, people.using(router.db_for_read(people.model)))
+    users = get_user_model()._base_manager  # noqa: SLF001 - the manager that Django itself uses for foreign keys
+    return models.Prefetch(name, users.using(router.db_for_read(users.model)))
 
 
-def forget(collector: Any, field: Any, rows: models.QuerySet[Any], using: str) -> None:
-    """Let rows name nobody when a user is deleted, also where users are in another database."""
+def clear_user(collector: Any, field: Any, rows: models.QuerySet[Any], using: str) -> None:
+    """Set the reference to NULL when a user is deleted, also if users are in another database."""
     models.SET_NULL(collector, field, rows.using(get_config().database), using)
 
 
-# The rows are not read; one statement takes the name away.
-forget.lazy_sub_objs = True  # type: ignore[attr-defined]
+# The rows are not read; one statement clears the column.
+clear_user.lazy_sub_objs = True  # type: ignore[attr-defined]
 
 
-class PersonKey(models.ForeignKey[Any, Any]):
-    """A reference to a user that ``forget`` clears; to migrations, which have no use for it, one like any other."""
+class UserKey(models.ForeignKey[Any, Any]):
+    """A reference to a user that ``clear_user`` clears; in migrations, which do not need that, a plain ForeignKey."""
 
     def deconstruct(self) -> Any:
         name, _, args, kwargs = super().deconstruct()
         return name, "django.db.models.ForeignKey", args, {**kwargs, "on_delete": models.SET_NULL}
 
 
-def person(*, help_text: str) -> models.ForeignKey[Any, Any]:
-    """A reference to a user, who may live in another database than the one that CHAINSCHED names."""
-    return PersonKey(
+def user_reference(*, help_text: str) -> models.ForeignKey[Any, Any]:
+    """A reference to a user, who may be stored in another database than the one that CHAINSCHED names."""
+    return UserKey(
         settings.AUTH_USER_MODEL,
         null=True,
         blank=True,
-        on_delete=forget,
+        on_delete=clear_user,
         db_constraint=False,
         related_name="+",
         help_text=help_text,

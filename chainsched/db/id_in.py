@@ -17,7 +17,7 @@ from django.db.models.sql.compiler import SQLCompiler
 
 
 class IdIn(Lookup):
-    """Whether a column holds one of these ids. A lookup, because only that stands in WHERE as it is."""
+    """Whether a column holds one of these ids. A lookup, because Django puts only lookups into WHERE unchanged."""
 
     prepare_rhs = False
 
@@ -34,6 +34,6 @@ class IdIn(Lookup):
 
 
 def id_in(**wanted: Iterable[int]) -> IdIn:
-    """A condition for ``filter``: ``among(manifest=ids)`` is what ``manifest__in=ids`` is, for any number of ids."""
+    """A condition for ``filter``: ``id_in(manifest=ids)`` means ``manifest__in=ids``, for any number of ids."""
     ((column, ids),) = wanted.items()
     return IdIn(F(column), list(ids))

@@ -1,4 +1,4 @@
-"""How a transaction of ours begins, on each database."""
+"""The start of a transaction on each database: timeouts, planner settings, and SQLite's write lock."""
 
 from __future__ import annotations
 
@@ -9,26 +9,27 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
 
 LOCK_TIMEOUT = "3s"
-# For those who can come back to a row that somebody holds, and have others to write meanwhile.
+# For writers that can retry a row that another transaction holds, and have other rows to write in between.
 SHORT_LOCK_TIMEOUT = "500ms"
 STATEMENT_TIMEOUT = "60s"
-# A process that freezes inside a transaction loses it, so that nobody waits for it longer than this.
+# A process that freezes inside a transaction loses it, so that no other transaction waits for it longer than this.
 IDLE_TIMEOUT = "10s"
 LONG_TIMEOUT = "10min"
-# Every statement of a stage has its index. Without statistics, on tables that are new or were purged, PostgreSQL takes
-# them for small and reads them whole, for each batch, until it happens to analyze them. Before 18 the first of these
-# makes statements seem dear enough to be compiled, which takes longer than they do; hence the last.
+# Every statement of a stage has its index. Without statistics, on tables that are new or were purged, PostgreSQL
+# assumes that they are small and reads them whole, for each batch, until it analyzes them. Before 18 the first of these
+# raises the estimated cost of statements so far that they are compiled, which takes longer than they run; hence the
+# last.
 BY_INDEX = {"enable_seqscan": "off", "jit": "off"}
 LOCK_NOT_AVAILABLE = "55P03"
 QUERY_CANCELED = "57014"
-# What PostgreSQL finds broken, as a damaged value, begins with this.
+# The error codes for damage that PostgreSQL finds, such as a broken value, begin with this.
 INTERNAL_ERROR = "XX"
 
 
 class Patience(Enum):
-    """How long a transaction may wait. Nothing to do with SQLite, where writers take turns."""
+    """How long a transaction may wait. It has no effect on SQLite, where writers take turns."""
 
-    # Gives up soon on a row that somebody holds.
+    # Gives up soon on a row that another transaction holds.
     SHORT = auto()
     USUAL = auto()
     # For work that reads a project's own data on the way, which may take minutes.
@@ -36,12 +37,12 @@ class Patience(Enum):
 
 
 def begin(connection: BaseDatabaseWrapper, patience: Patience = Patience.USUAL) -> None:
-    """The first statement of a transaction.
+    """Run the first statement of a transaction.
 
-    PostgreSQL: bound every wait, and let the planner use the indexes, for this transaction only, so that a pooler
-    hands on a clean session.
-    SQLite: write at once. A transaction that reads first and writes later fails with "database is locked" when
-    somebody else wrote in between, and no timeout helps; one that begins with a write waits its turn.
+    PostgreSQL: limit every wait, and let the planner use the indexes, for this transaction only, so that a pooler
+    passes on a clean session.
+    SQLite: write at once. A transaction that reads first and writes later fails with "database is locked" if another
+    connection wrote in between, and no timeout helps; one that begins with a write waits for its turn.
     """
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":
@@ -51,7 +52,7 @@ def begin(connection: BaseDatabaseWrapper, patience: Patience = Patience.USUAL) 
 
 
 def set_locally(connection: BaseDatabaseWrapper, settings: Mapping[str, str]) -> dict[str, str]:
-    """Set these for the present transaction on PostgreSQL; returns what they were, for setting them back."""
+    """Set these for the present transaction on PostgreSQL; returns the previous values, for setting them back."""
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT {', '.join(['current_setting(%s)'] * len(settings))}", list(settings))
         before = dict(zip(settings, cursor.fetchone(), strict=True))
@@ -73,19 +74,19 @@ def _set(cursor: CursorWrapper, settings: Mapping[str, str]) -> None:
 
 
 def turn_wal_on(connection: BaseDatabaseWrapper) -> None:
-    """Let readers and a writer work side by side on SQLite; the mode stays with the file."""
+    """Let readers and a writer work at the same time on SQLite; the mode is stored in the file."""
     if connection.vendor == "sqlite":
         with connection.cursor() as cursor:
             cursor.execute("PRAGMA journal_mode=WAL")
 
 
 def is_lock_timeout(error: Exception) -> bool:
-    """Whether PostgreSQL gave up waiting for a row that somebody else holds."""
+    """Whether PostgreSQL gave up waiting for a row that another transaction holds."""
     return _sqlstate(error) == LOCK_NOT_AVAILABLE
 
 
 def is_about_rows(error: Exception) -> bool:
-    """Whether other rows may fare better: one is held or broken, or they are too many for the time that there is."""
+    """Whether other rows, or fewer, could be written: one row is held or damaged, or they took too long together."""
     state = _sqlstate(error)
     return state in (LOCK_NOT_AVAILABLE, QUERY_CANCELED) or state.startswith(INTERNAL_ERROR)
 

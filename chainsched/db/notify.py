@@ -8,7 +8,7 @@ from chainsched.conf import get_config
 
 CHANNEL = "chainsched"
 
-# Whom a notice is for.
+# The loops that a notice can be for.
 MANAGER = "manager"
 DISPATCHER = "dispatcher"
 WORKER = "worker"
@@ -24,20 +24,20 @@ def sign_with(sender: str) -> None:
 
 
 def is_own(payload: str) -> bool:
-    """Whether a notice is one of ours."""
+    """Whether this process sent the notice."""
     return bool(_sender) and payload.endswith(f":{_sender}")
 
 
 def topic_of(payload: str) -> str:
-    """Whom a notice is for."""
+    """The loop that a notice is for."""
     return payload.partition(":")[0]
 
 
 def send(topic: str) -> None:
-    """Wake this loop wherever it turns.
+    """Wake this loop in every process that runs it.
 
     Not inside the transaction that made the work: there every commit would wait for one lock. Nor durably: a notice
-    that is lost in a crash costs nothing.
+    that is lost in a crash only delays the work until the loop's next turn.
     """
     connection = connections[get_config().database]
     if connection.vendor == "postgresql" and get_config().listen:

@@ -1,4 +1,4 @@
-"""Sessions of the database: who holds a transaction open, and whether they may write."""
+"""Sessions of the database: which one holds a transaction open, and whether new transactions may write."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ IN_TRANSACTION, IN_FAILED_TRANSACTION = 2, 3
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A session with an open transaction: its backend, what it calls itself, and since when."""
+    """A session with an open transaction: the pid of its backend, its application name, and when it began."""
 
     pid: int
     name: str
@@ -27,7 +27,7 @@ class Session:
 
 
 def oldest_transaction() -> Session | None:
-    """The session whose transaction has been open longest, on PostgreSQL; vacuum cannot clean up behind it."""
+    """The session with the oldest open transaction, on PostgreSQL; vacuum cannot remove rows deleted since then."""
     connection = connections[get_config().database]
     if connection.vendor != "postgresql":
         return None
@@ -43,14 +43,14 @@ def oldest_transaction() -> Session | None:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What keeps our database from taking writes, if anything does."""
+    """Whether the database refuses writes, and for which reason."""
 
     is_standby: bool = False
     is_read_only: bool = False
 
 
 def access() -> Access:
-    """Whether new transactions may write, as far as PostgreSQL tells; not whether the present one may."""
+    """Whether PostgreSQL lets new transactions write; the present transaction may differ."""
     connection = connections[get_config().database]
     if connection.vendor != "postgresql":
         return Access()
@@ -60,15 +60,15 @@ def access() -> Access:
 
 
 def is_in_transaction(connection: BaseDatabaseWrapper) -> bool:
-    """Whether a transaction is open in which something may have been written, however it was begun.
+    """Whether a transaction is open in which rows may have been written, regardless of how it was begun.
 
-    Django knows of its own alone, and not of one that is open since autocommit is off, or by a plain BEGIN.
+    Django knows only its own transactions, not one that is open because autocommit is off, or after a plain BEGIN.
     """
     session: Any = connection.connection
     if connection.in_atomic_block or session is None:
         return connection.in_atomic_block
     if connection.vendor == "sqlite":
-        # One that was closed past Django is in none.
+        # A connection that was closed without Django is in no transaction.
         with contextlib.suppress(sqlite3.ProgrammingError):
             return bool(session.in_transaction)
     if connection.vendor == "postgresql":
@@ -78,7 +78,7 @@ def is_in_transaction(connection: BaseDatabaseWrapper) -> bool:
 
 
 def _may_have_written(connection: BaseDatabaseWrapper) -> bool:
-    """Whether more than reading was done. Without autocommit, reading alone begins a transaction on PostgreSQL."""
+    """Whether the transaction may have written. Without autocommit, a read also begins one on PostgreSQL."""
     if connection.autocommit:
         return True
     try:
@@ -86,5 +86,5 @@ def _may_have_written(connection: BaseDatabaseWrapper) -> bool:
             cursor.execute("SELECT pg_current_xact_id_if_assigned() IS NOT NULL")
             return bool(cursor.fetchone()[0])
     except Error:
-        # The session is gone, and what was written with it.
+        # The session is gone, and its writes with it.
         return True

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-# What Linux has mounted, as one line each.
+# The file systems that Linux has mounted, one line each.
 MOUNTS = Path("/proc/self/mountinfo")
 # Hosts that share a file over these see neither each other's locks nor the memory that WAL is kept in.
 OVER_NETWORKS = frozenset(
@@ -18,7 +18,7 @@ FUSE = "fuse."
 
 
 def database_file(connection: BaseDatabaseWrapper) -> Path | None:
-    """Where the database really is, past all links; None if it is in memory, or no SQLite."""
+    """The path of the database file with all links resolved; None if it is in memory, or no SQLite."""
     if connection.vendor != "sqlite":
         return None
     with connection.cursor() as cursor:
@@ -28,7 +28,7 @@ def database_file(connection: BaseDatabaseWrapper) -> Path | None:
 
 
 def network_file_system(path: Path) -> str | None:
-    """The kind of network file system that this is on; None if it is on another, or nobody can tell."""
+    """The kind of network file system that the path is on; None if it is on a local one or this is unknown."""
     try:
         mounts = MOUNTS.read_text(errors="surrogateescape")
     except OSError:
@@ -49,5 +49,5 @@ def _kind_of_mount(path: Path, *, mounts: str) -> str:
 
 
 def _unescape(text: str) -> str:
-    """The kernel writes spaces and the like as octal numbers."""
+    """Decode the octal numbers as which the kernel writes spaces and similar characters."""
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)

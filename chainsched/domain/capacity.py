@@ -1,4 +1,4 @@
-"""Who may start now: the global limit, the groups' limits, and the order of the queue."""
+"""Which queue rows may start now: the global limit, the groups' limits, and the order of the queue."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ UNLIMITED = None
 
 @dataclass(slots=True)
 class Room:
-    """What is left of the limits while a turn admits rows one after the other."""
+    """The free places under the limits while the dispatcher admits rows one after the other."""
 
     total: int | None
     groups: dict[int, int] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A queue row as far as its place in the order matters."""
+    """The parts of a queue row that decide its place in the order."""
 
     row_id: int
     group_id: int | None
@@ -51,7 +51,7 @@ def room(
     disabled: Iterable[int],
     active: Mapping[int | None, int],
 ) -> Room:
-    """The room that is left, from the limits and the live rows; a lowered limit never makes it negative."""
+    """The free places, from the limits and the active executions; a lowered limit never makes them negative."""
     total = UNLIMITED if max_active is None else max(max_active - sum(active.values()), 0)
     groups = {
         group_id: max(limit - active.get(group_id, 0), 0) for group_id, limit in limits.items() if limit is not None
@@ -68,7 +68,7 @@ def advance_turns(present: Mapping[int, int], *, started: Iterable[tuple[int, in
 
 
 def admit(candidates: Iterable[Candidate], *, room: Room) -> list[Candidate]:
-    """Those that may start, in the given order; a full group lets the others pass. Takes their places in ``room``."""
+    """The candidates that may start, in the given order; a full group blocks no other. Takes places in ``room``."""
     admitted = []
     for candidate in candidates:
         if room.is_full:
@@ -90,7 +90,7 @@ def assign_turns(
     """The turn of each new row, so that within one priority groups take turns and none starves.
 
     ``places`` are the (group, priority) of the rows in their order; ``present`` is the turn that dispatch has
-    reached at a priority; ``last`` is the last turn that waits in a place. A row without a group stands for itself.
+    reached at a priority; ``last`` is the last turn that waits in a place. A row without a group counts by itself.
     """
     reached: dict[tuple[int | None, int], int] = {}
     turns = []

@@ -1,7 +1,7 @@
-"""Cron expressions: what is accepted, and the instants at which one fires in a time zone.
+"""Cron expressions: which are accepted, and the instants at which one fires in a time zone.
 
-The rule for a changed clock is ours: a fixed wall time runs once in a repeated hour and right after a gap;
-a wildcard minute or hour follows elapsed time, so it runs in both passes and skips what does not exist.
+The rule for a changed clock is chainsched's own: a fixed wall time runs once in a repeated hour and right after a gap;
+a wildcard minute or hour follows elapsed time, so it runs in both passes and skips times that do not exist.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SECOND = timedelta(seconds=1)
 
 
 def validate(expression: str) -> str:
-    """Return the expression with its nickname resolved and its spaces squeezed, or say why it cannot be used."""
+    """Return the expression with its nickname resolved and its spaces squeezed; raises if it cannot be used."""
     text = normalise(expression)
     parse(text)
     return text
@@ -144,7 +144,7 @@ def _wall(moment: datetime, zone: ZoneInfo) -> datetime:
 
 
 def _passes(wall: datetime, zone: ZoneInfo) -> tuple[datetime, datetime]:
-    """Return when the wall clock shows this, first and second: equal but for a repeated hour, reversed in a gap."""
+    """Return both instants at which the wall clock shows this: equal outside a repeated hour, reversed in a gap."""
     first = wall.replace(tzinfo=zone)
     second = first.replace(fold=1)
     return first.astimezone(UTC), second.astimezone(UTC)

@@ -1,6 +1,7 @@
 """Reading a cron expression: which values its fields allow, or why it is refused.
 
-croniter expands the fields; what it reads unlike cron, or unlike its own next release, is spelled out for it first.
+croniter expands the fields. Terms that it reads differently from cron, or differently in its next release, are
+rewritten as lists of values first.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ _KINDS = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fields:
-    """What the fields of an expression allow; weekday 0 is Sunday."""
+    """The values that the fields of an expression allow; weekday 0 is Sunday."""
 
     seconds: tuple[int, ...]
     minutes: tuple[int, ...]
@@ -79,7 +80,7 @@ class Fields:
 
 
 def normalise(expression: str) -> str:
-    """Return the expression with its nickname resolved and its spaces squeezed; its fields are not looked at."""
+    """Return the expression with its nickname resolved and its spaces squeezed; its fields are not checked."""
     if not isinstance(expression, str):
         raise InvalidSchedule(f"A cron expression is a text such as '30 2 * * *', not {type(expression).__name__}.")
     if len(expression) > MAX_LENGTH:
@@ -93,7 +94,7 @@ def normalise(expression: str) -> str:
 
 @lru_cache(maxsize=4096)
 def parse(text: str) -> Fields:
-    """Return what the fields of a normalised expression allow; one that never matches is refused."""
+    """Return the values that the fields of a normalised expression allow; one that never matches is refused."""
     parts = text.lower().split()
     if len(parts) not in (5, 6):
         raise InvalidSchedule(
@@ -115,7 +116,7 @@ def parse(text: str) -> Fields:
 
 @lru_cache(maxsize=16384)
 def days_matching(fields: Fields, first_weekday: int, length: int) -> tuple[int, ...]:
-    """Return the days that match in a month of this length whose first day is this weekday."""
+    """Return the days that match in a month of this length that begins on this weekday."""
     either = fields.restricts_day and fields.restricts_weekday
     nearest = {_nearest_weekday(day, first_weekday=first_weekday, length=length) for day in fields.nearest_weekdays}
     matching = []

@@ -1,4 +1,4 @@
-"""A cron expression in English, told from the values that its fields allow."""
+"""A cron expression in English, written from the values that its fields allow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What code declares about manifests and groups, as values; nothing here touches a database."""
+"""Declarations of manifests and groups as values; nothing here touches a database."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEPENDENT_OPTIONS = frozenset({"dormant", "run_condition", "fan_in"})
 
 
 class Options(TypedDict, total=False):
-    """What may be stated about a manifest and its group. What is not stated keeps the value it has."""
+    """The options of a manifest and its group. An option that is not stated keeps its stored value."""
 
     group: str
     group_max_active_jobs: int | None
@@ -42,7 +42,7 @@ class Options(TypedDict, total=False):
 
 
 class DependentOptions(Options, total=False):
-    """What may be stated about a dependent on top."""
+    """The additional options of a dependent."""
 
     run_condition: RunCondition
     dormant: bool
@@ -139,7 +139,7 @@ def option_columns(options: Mapping[str, Any], *, external_id: str) -> dict[str,
 
 
 def group_of(options: Mapping[str, Any], *, default: str, external_id: str) -> GroupDeclaration:
-    """The group that the options name, or the default one, with what they state about it."""
+    """The group that the options name, or the default one, with the columns that they state for it."""
     name = _read("group", options.get("group", default), check_name, external_id=external_id)
     stated = {
         column: _read(option, options[option], read, external_id=external_id)
@@ -150,7 +150,7 @@ def group_of(options: Mapping[str, Any], *, default: str, external_id: str) -> G
 
 
 def merge_groups(declarations: Iterable[Declaration]) -> dict[str, dict[str, Any]]:
-    """What is stated about each group; two members that state different values are refused."""
+    """The columns that are stated for each group; two members that state different values are refused."""
     groups: dict[str, dict[str, Any]] = {}
     for declaration in declarations:
         known = groups.setdefault(declaration.group.name, {})

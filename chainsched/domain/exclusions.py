@@ -110,7 +110,7 @@ _KIND_NAMES = {kind: name for name, kind in _KINDS.items()}
 
 
 class Exclude:
-    """The ways to say when a schedule does not run."""
+    """Constructors of exclusions, the times at which a schedule does not run."""
 
     @staticmethod
     def weekdays(*days: int | str) -> Weekdays:
@@ -163,7 +163,7 @@ def to_json(exclusions: Iterable[Exclusion]) -> list[dict[str, Any]]:
 
 
 def from_json(data: Any) -> tuple[Exclusion, ...]:
-    """Return the exclusions that ``to_json`` wrote; what is no exclusion is refused and named."""
+    """Return the exclusions that ``to_json`` wrote; an entry that is no exclusion is refused and named."""
     if not isinstance(data, list | tuple):
         raise InvalidSchedule(f"Exclusions are a list, not {_shown(data)}. Write [] for none.")
     return tuple(_exclusion(entry) for entry in data)
@@ -181,7 +181,7 @@ def weekday_number(day: int | str) -> int:
 
 
 def _advanced(moment: datetime, *, by: timedelta, zone: ZoneInfo) -> datetime:
-    # Where the clock is changed on the way, the hour that follows has to be looked at anew.
+    # If the clock changes on the way, the hour that follows has to be checked again.
     target = moment + by
     if moment.astimezone(zone).utcoffset() == target.astimezone(zone).utcoffset():
         return target
@@ -196,7 +196,7 @@ def _date(value: date | str) -> date:
     if isinstance(value, date) and not isinstance(value, datetime):
         return value
     try:
-        return date.fromisoformat(value)  # type: ignore[arg-type]  # what is no text is refused below
+        return date.fromisoformat(value)  # type: ignore[arg-type]  # a value that is no text is refused below
     except (TypeError, ValueError) as error:
         raise InvalidSchedule(f"{_shown(value)} is no date. Write date(2026, 12, 25) or '2026-12-25'.") from error
 

@@ -1,4 +1,4 @@
-"""The dependency graph: circles, depth, and what groups owe each other."""
+"""The dependency graph: cycles of manifests and of groups, and depth."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Parents = Mapping[str, str | None]
 
 
 def check_manifests(parents: Parents) -> list[str]:
-    """The manifests with every parent before its dependents; raises CycleError naming the members of a circle."""
+    """The manifests with every parent before its dependents; raises CycleError naming the members of a cycle."""
     sorter = TopologicalSorter({child: [parent] if parent else [] for child, parent in parents.items()})
     try:
         return list(sorter.static_order())
@@ -27,7 +27,7 @@ def check_manifests(parents: Parents) -> list[str]:
 
 
 def check_groups(edges: Iterable[tuple[str, str]]) -> None:
-    """Refuse a circle between groups; inside one group all is fine.
+    """Refuse a cycle between groups; edges inside one group do not count.
 
     ``edges`` are pairs of the parent's group and the dependent's.
     """
@@ -47,9 +47,9 @@ def check_groups(edges: Iterable[tuple[str, str]]) -> None:
 
 
 def depths(order: Iterable[str], *, parents: Parents, known: Mapping[str, int], limit: int) -> dict[str, int]:
-    """How many manifests stand above each, in an order with parents first; ``known`` holds what is stored already.
+    """The number of ancestors of each manifest; ``order`` has parents first, ``known`` holds the stored depths.
 
-    Raises LimitExceeded for one that stands too deep.
+    Raises LimitExceeded for a manifest that is too deep.
     """
     found: dict[str, int] = {}
     for child in order:
@@ -61,33 +61,33 @@ def depths(order: Iterable[str], *, parents: Parents, known: Mapping[str, int], 
     return found
 
 
-def survey(parents: Mapping[int, int | None]) -> tuple[dict[int, int], list[list[int]]]:
-    """The depth of every manifest by its id, and the circles that should not be there; their members have no depth."""
+def depths_and_cycles(parents: Mapping[int, int | None]) -> tuple[dict[int, int], list[list[int]]]:
+    """The depth of every manifest by its id, and the cycles, which only SQL by hand makes; members have no depth."""
     depths: dict[int, int] = {}
-    circles: list[list[int]] = []
-    in_circles: set[int] = set()
+    cycles: list[list[int]] = []
+    in_cycles: set[int] = set()
     for start in parents:
         path: list[int] = []
         node: int | None = start
-        while node is not None and node not in depths and node not in in_circles and node not in path:
+        while node is not None and node not in depths and node not in in_cycles and node not in path:
             path.append(node)
             node = parents.get(node)
         if node is not None and node in path:
-            circle = path[path.index(node) :]
-            circles.append(sorted(circle))
-            in_circles.update(path)
-        elif node in in_circles:
-            in_circles.update(path)
+            cycle = path[path.index(node) :]
+            cycles.append(sorted(cycle))
+            in_cycles.update(path)
+        elif node in in_cycles:
+            in_cycles.update(path)
         else:
             above = depths[node] if node is not None else -1
             depths |= {step: above + number for number, step in enumerate(reversed(path), start=1)}
-    return depths, circles
+    return depths, cycles
 
 
 def too_deep(external_id: str, *, depth: int, limit: int) -> LimitExceeded:
-    """The error for a manifest that would stand below too many others."""
+    """The error for a manifest that would have too many ancestors."""
     return LimitExceeded(
-        f"Manifest {external_id!r} would stand at depth {depth}; MAX_JOB_DEPTH allows {limit}. "
+        f"Manifest {external_id!r} would be at depth {depth}; MAX_JOB_DEPTH allows {limit}. "
         "Let it depend on a manifest further up, or raise CHAINSCHED['MAX_JOB_DEPTH'].",
         value=depth,
         limit=limit,

@@ -1,33 +1,33 @@
-"""When a loop or a worker that turns again and again is late."""
+"""When a loop or a worker is late with its next turn."""
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-# A loop may miss two turns, and a heartbeat brings its time, before anybody should worry.
+# A loop may miss two turns, and its time arrives only with a heartbeat, before it counts as late.
 TURNS = 3
 
 
-def patience(*, interval: float, heartbeat_interval: float) -> timedelta:
-    """For how long nothing may be heard of a loop; both intervals in seconds."""
+def max_silence(*, interval: float, heartbeat_interval: float) -> timedelta:
+    """The longest time between two turns of a loop as heartbeats report them; both intervals in seconds."""
     return timedelta(seconds=TURNS * (interval + heartbeat_interval))
 
 
-def complain(loop: str, *, turned_at: datetime | None, now: datetime, patience: timedelta) -> str | None:
-    """What is wrong with a loop that last turned then; None if it is in time."""
+def loop_problem(loop: str, *, turned_at: datetime | None, now: datetime, max_silence: timedelta) -> str | None:
+    """The problem of a loop that last turned at ``turned_at``; None if it is in time."""
     if turned_at is None:
-        return f"The {loop} turns nowhere; start run_scheduler."
-    if now - turned_at > patience:
+        return f"No process runs the {loop}; start run_scheduler."
+    if now - turned_at > max_silence:
         return f"The {loop} has not turned for {(now - turned_at).total_seconds():.0f} s."
     return None
 
 
-def complain_of_worker(where: str, *, turned_at: datetime, now: datetime, patience: timedelta) -> str | None:
-    """What is wrong with the worker of a process that last got through a turn then; None if it is in time.
+def worker_problem(where: str, *, turned_at: datetime, now: datetime, max_silence: timedelta) -> str | None:
+    """The problem of a worker that last completed a turn at ``turned_at``; None if it is in time.
 
-    Its process lives, so starting another would not help: what it cannot claim or record, nobody can.
+    Its process is alive, so starting another would not help: no other worker records the executions that it holds.
     """
-    if now - turned_at <= patience:
+    if now - turned_at <= max_silence:
         return None
     seconds = (now - turned_at).total_seconds()
-    return f"The worker of {where} has not got through a turn for {seconds:.0f} s; its log says why."
+    return f"The worker of {where} has not completed a turn for {seconds:.0f} s; see its log for the reason."

@@ -19,7 +19,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from chainsched.exceptions import InvalidInput, InvalidWorkflow
 
 MAX_DEPTH = 50
-# Far beyond what is written here, and far from where the readers of JSON on the way to a job give up.
+# Far more than chainsched writes, and far less than the depth at which the JSON readers on the way to a job fail.
 MAX_STORED_DEPTH = 500
 
 # Stands for "the input that the manifest has", where None is an input like any other.
@@ -27,7 +27,7 @@ OWN_INPUT: Final = object()
 
 
 class Unreadable:
-    """Stands for a stored document that cannot be read, and says why. It has no JSON form, so nobody stores it."""
+    """Stands for a stored document that cannot be read, with the reason. It has no JSON form, so it is never stored."""
 
     __slots__ = ("why",)
 
@@ -39,7 +39,7 @@ class Unreadable:
 
 
 class InputType:
-    """The type of a workflow's input: validates what is declared, loads what is stored.
+    """The type of a workflow's input: validates declared inputs, loads stored ones.
 
     ``annotation`` is looked up when it is first needed, so that a type may be defined after its workflow.
     """
@@ -60,7 +60,7 @@ class InputType:
             ) from error
 
     def schema(self) -> dict[str, Any]:
-        """The JSON Schema of the input; of a type that has none, an empty one, which allows anything."""
+        """The JSON Schema of the input; for a type that has none, an empty one, which allows anything."""
         try:
             return self.adapter.json_schema()
         except (PydanticInvalidForJsonSchema, InvalidWorkflow):
@@ -75,7 +75,7 @@ class InputType:
         except (ValueError, TypeError, RecursionError) as error:
             raise InvalidInput(f"{what} has no JSON form: {_first_line(error)}") from error
         document = to_document(plain, what=what, max_bytes=max_bytes)
-        # An instance is taken as it is, whatever its fields hold; only its stored form shows that they are wrong.
+        # pydantic does not check the fields of an instance; only its stored form shows whether they are wrong.
         self._validate(document)
         return document
 
@@ -107,26 +107,26 @@ def to_document(value: Any, *, what: str, max_bytes: int) -> Any:
         raise InvalidInput(f"{what} holds a NUL character, which databases cannot store. Remove it.")
     if _depth_exceeds(plain, MAX_DEPTH):
         raise InvalidInput(f"{what} is nested more than {MAX_DEPTH} levels deep.")
-    # JSON would make text of it, and of two keys perhaps the same.
+    # JSON would turn such a key into text, and two different keys perhaps into the same text.
     for key in _odd_keys(value):
         raise InvalidInput(f"{what} has the key {str(key)[:50]!r} of type {type(key).__name__}; keys must be text.")
     return plain
 
 
 def read_document(text: str) -> Any:
-    """The document behind its stored text; Unreadable for what only SQL by hand can have written."""
+    """The document behind its stored text; Unreadable for a text that only SQL by hand can have written."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
         return Unreadable(f"The stored input cannot be read: {_first_line(error)}")
-    # Most texts have too few brackets to be deep, and are not looked through.
+    # Most texts have too few brackets to be deep, and need no search.
     if text.count("[") + text.count("{") > MAX_STORED_DEPTH and _depth_exceeds(document, MAX_STORED_DEPTH):
         return Unreadable(f"The stored input is nested more than {MAX_STORED_DEPTH} levels deep.")
     return document
 
 
 def readable(document: Any) -> Any:
-    """The document, if it is one; raises InvalidInput for one that could not be read."""
+    """The document; raises InvalidInput if it could not be read."""
     if isinstance(document, Unreadable):
         raise InvalidInput(document.why)
     return document

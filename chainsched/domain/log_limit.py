@@ -1,4 +1,4 @@
-"""How much may be said in a while, so that a storm of failures does not drown the log."""
+"""A limit on log lines per period, so that many failures at once do not flood the log."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ import enum
 from dataclasses import dataclass
 
 
-class Leave(enum.Enum):
-    """What one who has something to say may do."""
+class LogDecision(enum.Enum):
+    """Whether a log line is written, replaced by a notice that more follow, or skipped."""
 
-    SPEAK = "speak"
-    SAY_ENOUGH = "say_enough"
-    KEEP_SILENT = "keep_silent"
+    WRITE = "write"
+    WRITE_NOTICE = "write_notice"
+    SKIP = "skip"
 
 
 @dataclass(slots=True)
 class LogLimit:
-    """So many lines in so many seconds, counted from the first one; the times are monotonic seconds."""
+    """At most ``lines`` in ``seconds``, counted from the first line; the times are monotonic seconds."""
 
     lines: int
     seconds: float
     _since: float | None = None
-    _asked: int = 0
+    _count: int = 0
 
-    def ask(self, *, now: float) -> Leave:
-        """Take one line; the first that is refused may say that more was left out."""
+    def decide(self, *, now: float) -> LogDecision:
+        """Count one line; in place of the first one over the limit, the caller logs that more are left out."""
         if self._since is None or now - self._since >= self.seconds:
-            self._since, self._asked = now, 0
-        self._asked += 1
-        if self._asked <= self.lines:
-            return Leave.SPEAK
-        return Leave.SAY_ENOUGH if self._asked == self.lines + 1 else Leave.KEEP_SILENT
+            self._since, self._count = now, 0
+        self._count += 1
+        if self._count <= self.lines:
+            return LogDecision.WRITE
+        return LogDecision.WRITE_NOTICE if self._count == self.lines + 1 else LogDecision.SKIP

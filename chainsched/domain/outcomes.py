@@ -1,4 +1,4 @@
-"""How an execution ended, in a form that any database can store, and what follows from it."""
+"""How an execution ended, in a form that any database can store, and which dependents that makes due."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from chainsched.exceptions import GiveUp
 
 MAX_TEXT = 64 * 1024
 MAX_TYPE_NAME = 200
-# More than a first cut can leave of a secret whose name, or other half, it took away.
+# Longer than the rest of a secret that remains when a first cut removed its name or its other half.
 EDGE = 8192
 CUT_MARK = "\n… (cut: the text was {length:,} characters long) …\n"
 
@@ -25,7 +25,7 @@ _NUMBERS = re.compile(r"\d+")
 
 
 class FailureType(enum.StrEnum):
-    """What ended an attempt, where no exception of the user's code did."""
+    """The cause of a failed attempt, if it was no exception of the user's code."""
 
     LOST = "lost"
     TIMEOUT = "timeout"
@@ -38,7 +38,7 @@ class FailureType(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How an attempt ended. ``is_hopeless`` says that time cannot mend it, so it is not tried again."""
+    """How an attempt ended. ``is_permanent`` means that another attempt would fail too, so none is made."""
 
     state: ExecutionState
     output: Any = None
@@ -46,7 +46,7 @@ class Outcome:
     failure_reason: str = ""
     failure_traceback: str = ""
     failure_fingerprint: str = ""
-    is_hopeless: bool = False
+    is_permanent: bool = False
 
     @property
     def was_lost(self) -> bool:
@@ -55,7 +55,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """An execution and how it ended; ``began_after`` are the seconds from its claim to its beginning, if known."""
+    """An execution and how it ended; ``began_after`` is the number of seconds from its claim to its start, if known."""
 
     execution_id: int
     outcome: Outcome
@@ -65,28 +65,29 @@ class Finished:
 def completed(output: Any, *, known: Sequence[str] = ()) -> Outcome:
     """The outcome of user code that returned; ``output`` is its JSON form.
 
-    Here and below what is likely to be secret is taken out before anything is stored; ``known`` are values that are.
+    Here and below, values that are likely to be secret are removed before anything is stored; ``known`` are values
+    that certainly are.
     """
     return Outcome(ExecutionState.COMPLETED, output=redact(output, known=known))
 
 
 def failed(failure_type: FailureType, reason: str, *, known: Sequence[str] = ()) -> Outcome:
-    """A failure that has no exception of the user's code behind it."""
-    told = presentable(reason, known=known)
+    """A failure that was not caused by an exception of the user's code."""
+    stored_reason = presentable(reason, known=known)
     return Outcome(
         ExecutionState.FAILED,
         failure_type=failure_type,
-        failure_reason=told,
-        failure_fingerprint=_fingerprint(failure_type, "", told),
-        is_hopeless=failure_type is FailureType.BAD_INPUT,
+        failure_reason=stored_reason,
+        failure_fingerprint=_fingerprint(failure_type, "", stored_reason),
+        is_permanent=failure_type is FailureType.BAD_INPUT,
     )
 
 
 def raised(error: BaseException, *, known: Sequence[str] = ()) -> Outcome:
-    """The outcome of user code that raised, as text: nothing is ever rebuilt from it."""
+    """The outcome of user code that raised, as text: the exception is never rebuilt from it."""
     try:
         return _described(error, known=known)
-    except BaseException as nested:  # noqa: BLE001 - a class of the user may override whatever is asked of it
+    except BaseException as nested:  # noqa: BLE001 - the user's class may override any attribute that is read
         name = writable(type.__repr__(type(error)))[:MAX_TYPE_NAME]
         reason = f"(it cannot be described: {type(nested).__name__})"
         fingerprint = _fingerprint(name, "", reason)
@@ -102,14 +103,14 @@ def _described(error: BaseException, *, known: Sequence[str]) -> Outcome:
         failure_reason=reason,
         failure_traceback=presentable(_traceback_of(error), known=known),
         failure_fingerprint=_fingerprint(name, _place_of(error), reason),
-        is_hopeless=isinstance(error, GiveUp),
+        is_permanent=isinstance(error, GiveUp),
     )
 
 
 def matches(condition: RunCondition, *, state: ExecutionState, is_dead_lettered: bool) -> bool:
     """Whether an outcome makes a dependent with this condition due.
 
-    An attempt with retries left is no outcome and never reaches this question.
+    An attempt with retries left is no outcome; callers do not ask for it.
     """
     if state is ExecutionState.COMPLETED:
         return condition in (RunCondition.SUCCESS, RunCondition.COMPLETION)
@@ -119,10 +120,10 @@ def matches(condition: RunCondition, *, state: ExecutionState, is_dead_lettered:
 
 
 def presentable(text: str, *, known: Sequence[str] = ()) -> str:
-    """The text of somebody's code as it may be stored: redacted and writable.
+    """A text from the user's code as it may be stored: redacted and writable.
 
-    Redaction comes before the cut, which could part a secret from its name. Of a text that is much too long only its
-    ends are looked at, and what is next to the cut that made them is left out.
+    Redaction comes before the cut, which could separate a secret from its name. Of a text that is much too long only
+    the two ends are redacted, and the characters next to that first cut are left out.
     """
     if len(text) <= 2 * MAX_TEXT:
         return writable(redact_text(text, known=known))
@@ -134,20 +135,20 @@ def presentable(text: str, *, known: Sequence[str] = ()) -> str:
 def writable(text: str) -> str:
     """The text as both databases can store it: no NUL, no control characters, no lone surrogates, not too long."""
     if len(text) > MAX_TEXT:
-        # Both ends are kept: a traceback says at its end what happened, and at its beginning where it came from.
+        # Both ends are kept: a traceback has the error at its end, and the place it came from at its beginning.
         text = _ends(text, text, length=len(text))
     return _UNWRITABLE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def _ends(head: str, tail: str, *, length: int) -> str:
-    """The beginning of one and the end of the other, which belong to a text of this length."""
+    """The beginning of ``head`` and the end of ``tail``, both parts of one text of this length."""
     mark = CUT_MARK.format(length=length)
     half = (MAX_TEXT - len(mark)) // 2
     return head[:half] + mark + tail[-half:]
 
 
 def _text_of(error: BaseException) -> str:
-    """The exception's own words; one whose ``__str__`` fails still gets a readable reason."""
+    """The exception's message; if its ``__str__`` fails, a readable reason in its place."""
     try:
         return str(error)
     except BaseException as nested:  # noqa: BLE001 - the user's __str__ may raise anything
@@ -169,6 +170,6 @@ def _place_of(error: BaseException) -> str:
 
 
 def _fingerprint(failure_type: str, place: str, reason: str) -> str:
-    """The same for failures of one type at one place whose messages differ in numbers only."""
+    """A hash that is equal for failures of one type at one place with messages that differ in numbers only."""
     message = _NUMBERS.sub("#", reason[:MAX_TEXT])[:500]
     return hashlib.sha256(f"{failure_type}\n{place}\n{message}".encode(errors="replace")).hexdigest()[:32]

@@ -1,7 +1,8 @@
-"""What must not be shown or kept: values under telling names, in documents and in text.
+"""Removal of values that must not be shown or stored: those under secret names, in documents and in text.
 
-Linear in the size of what is given, and bounded: what is nested too deep, or cannot be looked through, is replaced as
-a whole. A redactor that fails says nothing at all rather than something in the clear.
+A secret name is a name such as ``password`` or ``api_token``, under which a secret value is likely. The time is linear
+in the size of the value, and bounded: a part that is nested too deep, or cannot be searched, is replaced as a whole. A
+redactor that fails returns the placeholder, never the original value.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from typing import Any
 
 REDACTED = "[redacted]"
 MAX_DEPTH = 60
-MAX_UNFOLDINGS = 4
+MAX_NESTED_JSON = 4
 MAX_NAME = 200
 
-# Telling wherever they stand in a name, and telling only as a word of their own or at the end of one.
+# The first mark a name as secret anywhere in it, the others only as a word of their own or at the end of one.
 _STEMS = (
     "password",
     "passwd",
@@ -38,10 +39,10 @@ _STEMS = (
 _ENDINGS = ("token", "tokens", "pwd")
 _WORDS = frozenset({"token", "tokens", "pwd", "pass", "dsn", "jwt", "auth", "bearer"})
 
-_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_CAMEL_CASE_BOUNDARY = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _NOT_WORD = re.compile(r"[\W_]+")
 
-# Possessive throughout: no character is looked at twice for the same pattern.
+# Possessive quantifiers throughout: no pattern reads a character twice.
 _NAMED = re.compile(
     r"(?<![\w.\-])((?:(?:api|access|private|signing|encryption) )?+[\w.\-]++)(?:\\*+[\"'])?+"
     r"\s{0,4}+(?:=>|==|[=:])\s{0,4}+",
@@ -60,18 +61,18 @@ _KEY_ENDS = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY-----")
 
 
 def redact(document: Any, *, known: Sequence[str] = ()) -> Any:
-    """The document with every value under a telling name replaced, at any depth, also in JSON inside of strings.
+    """The document with every value under a secret name replaced, at any depth, also in JSON inside of strings.
 
-    ``known`` are values that are replaced wherever they stand, the longest first.
+    ``known`` are values that are replaced at any place, the longest first.
     """
     try:
-        return _redact(_mask(document, known) if known else document, depth=0, unfoldings=0)
-    except Exception:  # noqa: BLE001 - whatever goes wrong here, the value must not come through
+        return _redact(_mask(document, known) if known else document, depth=0, json_depth=0)
+    except Exception:  # noqa: BLE001 - after any error the value must still not be returned
         return REDACTED
 
 
 def redact_text(text: str, *, known: Sequence[str] = ()) -> str:
-    """The text with what follows telling names replaced: ``password=…``, ``"token": "…"``, headers, URLs, keys.
+    """The text with the values after secret names replaced: ``password=…``, ``"token": "…"``, headers, URLs, keys.
 
     ``known`` as above.
     """
@@ -81,16 +82,16 @@ def redact_text(text: str, *, known: Sequence[str] = ()) -> str:
         return REDACTED
 
 
-def is_telling(name: str) -> bool:
-    """Whether what stands under this name is likely to be secret, however the name is spelled."""
-    return _is_telling(name[:MAX_NAME])
+def is_secret_name(name: str) -> bool:
+    """Whether a value under this name is likely to be secret, regardless of how the name is spelled."""
+    return _is_secret_name(name[:MAX_NAME])
 
 
 @lru_cache(maxsize=4096)
-def _is_telling(name: str) -> bool:
-    """The answer for a name that is cut already: what is remembered here stays small."""
+def _is_secret_name(name: str) -> bool:
+    """The answer for a name that is cut already, so that the cache stays small."""
     plain = unicodedata.normalize("NFKC", name)
-    words = [word for word in _NOT_WORD.split(_HUMP.sub("_", plain).lower()) if word]
+    words = [word for word in _NOT_WORD.split(_CAMEL_CASE_BOUNDARY.sub("_", plain).lower()) if word]
     whole = "".join(words)
     return (
         any(stem in whole for stem in _STEMS) or whole.endswith(_ENDINGS) or not _WORDS.isdisjoint(words)
@@ -98,7 +99,7 @@ def _is_telling(name: str) -> bool:
 
 
 def _mask(value: Any, known: Sequence[str]) -> Any:
-    """The document, which is no deeper than documents may be, without the known values."""
+    """The document without the known values; its depth is within the limit for documents."""
     if isinstance(value, dict):
         return {_mask(name, known): _mask(item, known) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -119,10 +120,10 @@ def _counts(words: list[str]) -> bool:
     return "tokens" in words and not {"max", "min", "used", "count", "total", "limit"}.isdisjoint(words)
 
 
-def find_telling(schema: Any, *, by_name_only: str) -> list[str]:
-    """The properties in a JSON Schema that have telling names and hold texts, wherever they stand.
+def find_secret_names(schema: Any, *, by_name_only: str) -> list[str]:
+    """The properties in a JSON Schema, at any depth, that have secret names and hold texts.
 
-    Those of the format ``by_name_only`` hold the name of a secret and are fine.
+    Properties of the format ``by_name_only`` hold only the name of a secret and are allowed.
     """
     found: list[str] = []
     waiting = [schema]
@@ -131,7 +132,7 @@ def find_telling(schema: Any, *, by_name_only: str) -> list[str]:
         if isinstance(part, dict):
             properties = part.get("properties")
             for name, described in properties.items() if isinstance(properties, dict) else ():
-                if is_telling(str(name)) and _holds_text(described, by_name_only):
+                if is_secret_name(str(name)) and _holds_text(described, by_name_only):
                     found.append(str(name))
             waiting += part.values()
         elif isinstance(part, list):
@@ -147,19 +148,19 @@ def _holds_text(described: Any, by_name_only: str) -> bool:
     return is_text or any(_holds_text(part, by_name_only) for part in inside)
 
 
-def _redact(value: Any, *, depth: int, unfoldings: int) -> Any:
+def _redact(value: Any, *, depth: int, json_depth: int) -> Any:
     if depth > MAX_DEPTH:
         return REDACTED
     if isinstance(value, dict):
         return {
             _redact_name(name): _hidden(item)
-            if is_telling(str(name))
-            else _redact(item, depth=depth + 1, unfoldings=unfoldings)
+            if is_secret_name(str(name))
+            else _redact(item, depth=depth + 1, json_depth=json_depth)
             for name, item in value.items()
         }
     if isinstance(value, list | tuple):
-        return [_redact(item, depth=depth + 1, unfoldings=unfoldings) for item in value]
-    return _redact_string(value, depth=depth, unfoldings=unfoldings) if isinstance(value, str) else value
+        return [_redact(item, depth=depth + 1, json_depth=json_depth) for item in value]
+    return _redact_string(value, depth=depth, json_depth=json_depth) if isinstance(value, str) else value
 
 
 def _redact_name(name: Any) -> Any:
@@ -168,26 +169,26 @@ def _redact_name(name: Any) -> Any:
 
 
 def _hidden(value: Any) -> Any:
-    """What stands for a value under a telling name; nothing and yes or no give nothing away."""
+    """The replacement of a value under a secret name; None, an empty text and booleans reveal nothing and stay."""
     return value if value is None or isinstance(value, bool) or value == "" else REDACTED
 
 
-def _redact_string(text: str, *, depth: int, unfoldings: int) -> str:
+def _redact_string(text: str, *, depth: int, json_depth: int) -> str:
     if not text.lstrip().startswith(("{", "[", '"')):
         return _redact_text(text)
-    if unfoldings >= MAX_UNFOLDINGS:
+    if json_depth >= MAX_NESTED_JSON:
         return REDACTED
     try:
         inner = json.loads(text)
     except ValueError:
         return _redact_text(text)
-    cleaned = _redact(inner, depth=depth + 1, unfoldings=unfoldings + 1)
-    # Of names that stand twice only the last was looked at; the text itself has them all.
-    return _redact_text(text) if cleaned == inner else _fold(cleaned)
+    cleaned = _redact(inner, depth=depth + 1, json_depth=json_depth + 1)
+    # Of a name that occurs twice, parsing keeps only the last value; the text itself has all of them.
+    return _redact_text(text) if cleaned == inner else _to_json(cleaned)
 
 
-def _fold(document: Any) -> str:
-    """The document as JSON again. What was an escape and is half a character stays one: no database takes it bare."""
+def _to_json(document: Any) -> str:
+    """The document as JSON again. An escaped lone surrogate stays escaped: no database stores the bare character."""
     return json.dumps(document, ensure_ascii=False).encode(errors="backslashreplace").decode()
 
 
@@ -198,7 +199,7 @@ def _redact_text(text: str) -> str:
 
 
 def _without_keys(text: str) -> str:
-    """The text without private keys; one whose end is missing goes up to the end of the text."""
+    """The text without private keys; a key without an end mark goes up to the end of the text."""
     parts, position = [], 0
     while (begin := _KEY_BEGINS.search(text, position)) is not None:
         end = _KEY_ENDS.search(text, begin.end())
@@ -208,12 +209,12 @@ def _without_keys(text: str) -> str:
 
 
 def _without_values(text: str) -> Iterator[str]:
-    """The text piece by piece, with a placeholder for each value that follows a telling name."""
+    """The text piece by piece, with a placeholder for each value that follows a secret name."""
     position = 0
     search_from = 0
     while (named := _NAMED.search(text, search_from)) is not None:
         search_from = named.end()
-        if not is_telling(named[1]):
+        if not is_secret_name(named[1]):
             continue
         value = _VALUE.match(text, named.end())
         if value is None:

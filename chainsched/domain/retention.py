@@ -13,7 +13,7 @@ EVERYTHING = "*"
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """An execution, as far as retention cares."""
+    """The parts of an execution that retention decides on."""
 
     execution_id: int
     root_id: int
@@ -25,7 +25,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Which executions may go.
+    """Which executions may be removed.
 
     ``ages`` and ``counts`` map ``*``, a state, a workflow or ``workflow:state`` to seconds and numbers; the most
     specific entry decides, and an age of None keeps for ever.
@@ -38,7 +38,7 @@ class Policy:
 
     @classmethod
     def of(cls, retention: float | Mapping[str, float | None] | None, keep_last: int | Mapping[str, int]) -> Policy:
-        """The policy that the settings state; what they leave out is kept for ever."""
+        """The policy that the settings state; executions that they do not mention are kept for ever."""
         ages = retention if isinstance(retention, Mapping) else {EVERYTHING: retention}
         counts = keep_last if isinstance(keep_last, Mapping) else {EVERYTHING: keep_last}
         return cls(ages=ages, counts=counts)
@@ -52,7 +52,7 @@ class Policy:
         return None
 
     def keep_last(self, workflow: str) -> int:
-        """How many of a manifest's newest roots are kept however old they are."""
+        """How many of a manifest's newest roots are kept regardless of their age."""
         return self.counts.get(workflow, self.counts.get(EVERYTHING, 0))
 
     def is_old(self, kept: Kept, *, now: datetime) -> bool:
@@ -61,29 +61,29 @@ class Policy:
         return age is not None and kept.ended_at is not None and kept.ended_at + age <= now
 
     def is_meant(self, root: Kept) -> bool:
-        """Whether a tree with this root is among those that were asked for."""
+        """Whether a tree with this root is among those that the policy selects."""
         return (not self.workflows or root.workflow in self.workflows) and (
             not self.states or root.state in self.states
         )
 
     @property
     def is_off(self) -> bool:
-        """Whether it keeps everything for ever."""
+        """Whether the policy keeps everything for ever."""
         return all(age is None for age in self.ages.values())
 
     @property
     def is_selective(self) -> bool:
-        """Whether it asks for some executions only, and so for nothing else."""
+        """Whether the policy selects some executions only, and no other rows."""
         return bool(self.workflows or self.states)
 
     @property
     def default_age(self) -> timedelta | None:
-        """How long everything else is kept: queue rows, letters, processes, manifests that are done or retired."""
+        """How long all other rows are kept: queue rows, letters, processes, manifests that are done or retired."""
         seconds = self.ages.get(EVERYTHING)
         return None if seconds is None else timedelta(seconds=seconds)
 
 
 def outdated_trees(roots: Iterable[Kept], members: Iterable[Kept], *, policy: Policy, now: datetime) -> set[int]:
-    """The roots whose whole tree has ended and been kept long enough."""
+    """The ids of the roots of trees that have ended entirely and been kept long enough."""
     old = {root.root_id for root in roots if policy.is_meant(root) and policy.is_old(root, now=now)}
     return old - {member.root_id for member in members if not policy.is_old(member, now=now)}

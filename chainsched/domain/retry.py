@@ -13,7 +13,7 @@ LAST_STEP = 60
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often a job may fail, and how long the waits between its attempts are."""
+    """How often a job may fail, and how long it waits between its attempts."""
 
     max_retries: int
     delay: timedelta
@@ -36,15 +36,15 @@ class StopRetrying:
 
 
 def after_failure(
-    policy: RetryPolicy, *, failures: int, is_hopeless: bool, was_lost: bool, spread: float
+    policy: RetryPolicy, *, failures: int, is_permanent: bool, was_lost: bool, spread: float
 ) -> TryAgain | StopRetrying:
-    """Decide what follows a failed attempt.
+    """Decide whether a failed attempt is made again, and after which wait.
 
-    ``failures`` counts this one too. ``is_hopeless`` says that time cannot mend it. An attempt that was lost with
-    its process is made again at once, the first time. ``spread`` is a number from -1 to 1 that the caller draws,
-    so that jobs that failed together do not come back together.
+    ``failures`` counts this one too. ``is_permanent`` means that another attempt would fail too. An attempt that was
+    lost with its process is made again at once, the first time. ``spread`` is a number from -1 to 1 that the caller
+    draws, so that jobs that failed together do not retry together.
     """
-    if is_hopeless:
+    if is_permanent:
         return StopRetrying("Trying again cannot help")
     limit = max(policy.max_retries, 1)
     if failures >= limit:
@@ -61,7 +61,7 @@ def backoff(policy: RetryPolicy, *, failures: int, spread: float) -> timedelta:
 
 
 def _grown(policy: RetryPolicy, *, failures: int) -> float:
-    """The wait without its ceiling; infinite where no number tells it, so that a failure can always be written down.
+    """The wait without its ceiling; infinite if it cannot be computed, so that a failure can always be recorded.
 
     No declaration has such a multiplier, but SQL can store one: to PostgreSQL, NaN is greater than every number.
     """

@@ -1,4 +1,4 @@
-"""What a workflow is told about the run it is part of, and what it may do with it."""
+"""The facts that a workflow gets about its own run, and the actions that it may take on it."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ MAX_WHOLE_NUMBER = 2**63
 
 
 class RunControl(Protocol):
-    """What the engine does on behalf of a run."""
+    """Actions of the engine on behalf of a run."""
 
     def activate(self, activations: Iterable[tuple[str, Any]]) -> list[str]:
         """Queue dormant children of this run's manifest; returns the external ids that were queued."""
         ...
 
     def is_cancelled(self) -> bool:
-        """Whether somebody asked this run to stop, or its time is up."""
+        """Whether an operator or a caller asked this run to stop, or its timeout has passed."""
         ...
 
     def report(self, progress: Any) -> None:
-        """Show how far the run says it is."""
+        """Show the progress that the run reports."""
         ...
 
 
@@ -62,20 +62,20 @@ class RunContext:
         return self._control.activate(activations)
 
     def is_cancelled(self) -> bool:
-        """Whether somebody asked this run to stop, or its time is up.
+        """Whether an operator or a caller asked this run to stop, or its timeout has passed.
 
-        A long job asks now and then, and raises or returns to end before it is interrupted.
+        A long job checks this now and then, and raises or returns to end before it is interrupted.
         """
         return self._control.is_cancelled()
 
     def progress(self, done: float, total: float | None = None, message: str = "") -> None:
-        """Show how far the run is. Call it as often as you like: it is passed on now and then."""
-        told = writable(str(message)[:MAX_PROGRESS_TEXT])
-        self._control.report({"done": _storable(done), "total": _storable(total), "message": told})
+        """Report the run's progress. Call it as often as you like: the worker stores it only now and then."""
+        text = writable(str(message)[:MAX_PROGRESS_TEXT])
+        self._control.report({"done": _storable(done), "total": _storable(total), "message": text})
 
 
 def _storable(number: Any) -> float | None:
-    """The number as both databases hold it in JSON; None for what is none there, such as NaN."""
+    """The number as both databases hold it in JSON; None for a value that is no number there, such as NaN."""
     if isinstance(number, int) and abs(number) < MAX_WHOLE_NUMBER:
         return int(number)
     try:

@@ -1,6 +1,6 @@
 """Schedules as values, and the times at which they fire.
 
-Nothing here reads a clock: whoever asks passes the moment to count from.
+Nothing here reads a clock: the caller passes the moment to count from.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_INTERVAL_SECONDS = 3_653 * 86_400  # ten years
 HORIZON = timedelta(days=3_653)
 
 _MAX_HOPS = 10_000  # over excluded occurrences: ten years of days, and more
-_MAX_HOPS_BACK = 1_000  # what lies further back is later than any misfire threshold
+_MAX_HOPS_BACK = 1_000  # an occurrence further back is later than any misfire threshold
 # How many occurrences may have their jittered time still to come; of more, the earlier ones are passed over.
 _MAX_JITTERED = 1000
 _INSTANT = timedelta(microseconds=1)
@@ -175,8 +175,8 @@ def next_occurrence(timing: Timing, *, after: datetime) -> datetime | None:
 def next_run(timing: Timing, *, after: datetime) -> datetime | None:
     """Return the next time to run of a schedule that has begun, jitter included.
 
-    An occurrence whose time has come and whose jittered time has not is still to be run; ``next_occurrence`` leaves
-    it out, as something that was before the schedule began.
+    An occurrence at or before ``after`` with a jittered time after it is still to be run; ``next_occurrence`` leaves
+    it out, as one from before the schedule began.
     """
     if not timing.jitter_seconds or not isinstance(timing.schedule, CronSchedule):
         return next_occurrence(timing, after=after)
@@ -249,7 +249,7 @@ def _latest_cron_occurrence(timing: Timing, expression: str, *, first: datetime,
         occurrence = cron.latest_until(expression, zone=timing.zone, until=start)
         if occurrence is None or occurrence <= first:
             return first
-        # One whose jittered time is still to come is run then.
+        # An occurrence with a jittered time in the future runs at that time.
         jittered = _jittered(timing, occurrence)
         if jittered <= until and not is_excluded(timing.exclusions, moment=occurrence, zone=timing.zone):
             return jittered
@@ -269,7 +269,7 @@ def _jittered(timing: Timing, occurrence: datetime) -> datetime:
     seed = f"{timing.jitter_key} {occurrence.astimezone(UTC).isoformat()}"
     number = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:8], "big")
     later = occurrence + timedelta(seconds=number % (timing.jitter_seconds + 1))
-    # An exclusion is a promise, jitter only spreads the load.
+    # An exclusion must hold, jitter only spreads the load.
     return occurrence if is_excluded(timing.exclusions, moment=later, zone=timing.zone) else later
 
 

@@ -10,15 +10,15 @@ from typing import NamedTuple
 
 from chainsched.domain.states import ExecutionState
 
-# Statistics are small; they outlive the executions that they tell of.
+# Statistics are small; they are kept longer than the executions that they count.
 KEPT_FOR = timedelta(days=90)
 NO_GROUP = 0
 
 
 class Share(NamedTuple):
-    """What some executions, all of one kind, add to an hour.
+    """The contribution of some executions, all of one kind, to an hour.
 
-    ``seconds`` is how long they ran, all together; the slowest of them is named.
+    ``seconds`` is how long they ran, all together; ``slowest_execution`` is the id of the slowest.
     """
 
     hour: datetime
@@ -32,7 +32,7 @@ class Share(NamedTuple):
 
     @property
     def kind(self) -> tuple[datetime, int, str, str]:
-        """What shares that can be added to one another have in common."""
+        """The values that two shares must have in common to be added."""
         return self.hour, self.group, self.workflow, self.state
 
     def plus(self, other: Share) -> Share:
@@ -52,7 +52,7 @@ def hour_of(moment: datetime) -> datetime:
 
 
 def merge(shares: Iterable[Share]) -> list[Share]:
-    """One share of each kind, in a fixed order, so that nobody who writes them waits in a circle."""
+    """One share of each kind, in a fixed order, so that transactions that write them cannot deadlock."""
     merged: dict[tuple[datetime, int, str, str], Share] = {}
     for share in shares:
         known = merged.get(share.kind)
@@ -61,7 +61,7 @@ def merge(shares: Iterable[Share]) -> list[Share]:
 
 
 class Sum(NamedTuple):
-    """What all groups together made of a workflow in an hour."""
+    """The executions of a workflow in an hour, over all groups."""
 
     hour: datetime
     workflow: str
@@ -72,7 +72,7 @@ class Sum(NamedTuple):
 
 
 class Slow(NamedTuple):
-    """A workflow whose successes take long: the longest, and how long they take on average, in seconds."""
+    """The run times of a workflow's successful executions: the longest and the average, in seconds."""
 
     workflow: str
     longest: float
@@ -81,7 +81,7 @@ class Slow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """What sums say about some hours."""
+    """Figures over the sums of some hours."""
 
     sums: Sequence[Sum]
 
@@ -98,7 +98,7 @@ class Statistics:
         return dict(counted)
 
     def success_rate(self, *, since: datetime) -> float | None:
-        """Which share of the attempts succeeded; those that somebody cancelled tell nothing."""
+        """Which share of the attempts succeeded; cancelled executions do not count."""
         done = self.count(ExecutionState.COMPLETED, since=since)
         attempts = done + self.count(ExecutionState.FAILED, since=since)
         return done / attempts if attempts else None

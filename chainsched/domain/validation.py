@@ -1,4 +1,4 @@
-"""Everything that is wrong with a set of declarations, found together so that it is reported together."""
+"""All problems of a set of declarations, found together so that they are reported together."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ def find_problems(
     group_edges: Edges,
     is_known: Callable[[str], bool],
 ) -> list[DeclarationError]:
-    """Duplicates, missing parents, quarrelling members, circles and depth.
+    """Duplicates, missing parents, contradicting members of a group, cycles and depth.
 
-    The stored graph is what the declarations are laid upon; ``is_known`` says whether a parent that is not declared
-    exists all the same.
+    The declarations are checked on top of the stored graph; ``is_known`` returns whether a parent that is not declared
+    is stored.
     """
     declared = {found.external_id: found for found in declarations}
     parents = {external_id: found.depends_on for external_id, found in declared.items()}
     problems = [*_duplicates(declarations), *_missing_parents(parents, is_known)]
     problems += _caught(lambda: merge_groups(declarations))
     problems += _caught(lambda: graph.check_groups(group_edges))
-    circles = _caught(lambda: graph.check_manifests({**stored_parents, **parents}))
-    if not circles:
+    cycles = _caught(lambda: graph.check_manifests({**stored_parents, **parents}))
+    if not cycles:
         order = [name for name in graph.check_manifests({**stored_parents, **parents}) if name in declared]
         problems += _caught(lambda: graph.depths(order, parents=parents, known=stored_depths, limit=limit))
-    return problems + circles
+    return problems + cycles
 
 
 def raise_all(problems: Sequence[DeclarationError]) -> None:
-    """Raise what was found: one problem as itself, several as one error that lists them."""
+    """Raise the problems: one as itself, several as one error that lists them."""
     if len(problems) == 1:
         raise problems[0]
     if problems:

@@ -1,1 +1,1 @@
-"""Stages: one verb a file, and the only home of transactions."""
+"""Stages, one verb in each file; only here are transactions opened."""

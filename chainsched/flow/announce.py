@@ -1,8 +1,8 @@
-"""Beside the stages: tell the project and other processes what happened, once it has really happened.
+"""Used by the stages: send signals to the project and notices to other processes, once a transaction has committed.
 
-Reads:  the rows that a stage wrote, after its commit, if anybody listens.
+Reads:  the rows that a stage wrote, after its commit, if a receiver is connected.
 Writes: nothing.
-Next:   the project's receivers; loops that other processes turn.
+Next:   the project's receivers; loops in other processes.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from django.dispatch import Signal
 
 from chainsched.conf import get_config
 from chainsched.db import notify
-from chainsched.domain.log_limit import Leave, LogLimit
+from chainsched.domain.log_limit import LogDecision, LogLimit
 from chainsched.domain.outcomes import Finished
 from chainsched.models import DeadLetter, Metadata
 
 logger = logging.getLogger(__name__)
 
-# Each kind of line has its own, so that what is retried takes nothing from what was given up.
-_log_limits = {level: LogLimit(lines=50, seconds=10) for level in (logging.INFO, logging.WARNING)}
+LOG_SECONDS = 10
+# One limit for each level, so that lines about retries never use up the lines about dead letters.
+_log_limits = {level: LogLimit(lines=50, seconds=LOG_SECONDS) for level in (logging.INFO, logging.WARNING)}
 
 
 def announce_executions(signal: Signal, execution_ids: Collection[int]) -> None:
@@ -38,7 +39,7 @@ def announce_letters(signal: Signal, letter_ids: Collection[int]) -> None:
 
 
 def report_failures(finished: Sequence[Finished], *, retried: Collection[int], dead_lettered: Collection[int]) -> None:
-    """Log failures, as far as the log can bear it: one that is retried is worth a line, one given up worth a look."""
+    """Log failures within the limit of lines: as information if they are retried, as a warning if dead-lettered."""
     levels = dict.fromkeys(retried, logging.INFO) | dict.fromkeys(dead_lettered, logging.WARNING)
     for item in finished:
         if item.execution_id in levels:
@@ -46,17 +47,17 @@ def report_failures(finished: Sequence[Finished], *, retried: Collection[int], d
 
 
 def _report(item: Finished, *, level: int) -> None:
-    share = _log_limits[level].ask(now=time.monotonic()) if logger.isEnabledFor(level) else Leave.KEEP_SILENT
+    decision = _log_limits[level].decide(now=time.monotonic()) if logger.isEnabledFor(level) else LogDecision.SKIP
     consequence = "went to the dead letter" if level == logging.WARNING else "failed and will be retried"
-    if share is Leave.SPEAK:
+    if decision is LogDecision.WRITE:
         reason = item.outcome.failure_reason.splitlines()[0][:200] if item.outcome.failure_reason else ""
         logger.log(level, "Execution %d %s: %s: %s", item.execution_id, consequence, item.outcome.failure_type, reason)
-    elif share is Leave.SAY_ENOUGH:
-        logger.log(level, "More executions %s; for a while they are not named here.", consequence)
+    elif decision is LogDecision.WRITE_NOTICE:
+        logger.log(level, "More executions %s; they are not logged for up to %d s.", consequence, LOG_SECONDS)
 
 
 def wake(topic: str) -> None:
-    """Tell other processes that there is something to do, when the present transaction has committed."""
+    """Wake a loop in other processes when the present transaction has committed."""
     transaction.on_commit(functools.partial(notify.send, topic), using=get_config().database, robust=True)
 
 
@@ -68,5 +69,5 @@ def _announce(signal: Signal, model: type[Metadata | DeadLetter], ids: list[int]
         for row in model.objects.filter(id__in=ids).order_by("id"):
             signal.send_robust(sender=model, **{name: row})
 
-    # Robust: not even a database that went away meanwhile may harm what was written.
+    # Robust: the rows are committed, so not even a lost database connection may raise here.
     transaction.on_commit(send, using=get_config().database, robust=True)

@@ -1,4 +1,4 @@
-"""How stages write: in short transactions; again when the database was busy, in parts when a row is bad."""
+"""Transactions of the stages: short ones; repeated if the database was busy, in parts if a row cannot be written."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 R = TypeVar("R")
 
-# Deadlocks, timeouts, lost connections: nothing is wrong with the rows, so nothing may be concluded about them.
+# Deadlocks, timeouts, lost connections: these errors say nothing about the rows.
 TRANSIENT = (OperationalError, InterfaceError, InternalError)
 MAX_TRIES = 3
 FIRST_PAUSE = 0.05
@@ -42,10 +42,10 @@ def transact(patience: Patience = Patience.USUAL) -> Iterator[None]:
 
 @contextlib.contextmanager
 def index_reads() -> Iterator[None]:
-    """For pages over large tables: PostgreSQL goes by the indexes, however much it believes a filter to leave.
+    """For pages over large tables: PostgreSQL uses the indexes, regardless of its row estimates.
 
-    In a transaction, so that a pooler hands on a clean session; in a caller's the settings are put back. SQLite needs
-    none, and one that only reads would keep writers waiting there.
+    In a transaction, so that a pooler passes on a clean session; inside a caller's transaction the settings are put
+    back. SQLite needs no transaction, and one that only reads would keep writers waiting there.
     """
     connection = connections[get_config().database]
     if connection.vendor != "postgresql":
@@ -59,10 +59,10 @@ def index_reads() -> Iterator[None]:
 
 @dataclass(slots=True)
 class Parts(Generic[T, R]):
-    """What became of the items: the results of the parts that were written, and the items that could not be.
+    """The results of the parts that were written, and the items that could not be written.
 
-    ``refused`` are those that something is wrong with; ``busy`` those whose rows somebody else holds just now, or
-    that the database cannot deal with.
+    ``refused`` are items that the database or the code rejects; ``busy`` are items with rows that another transaction
+    holds just now, or that PostgreSQL cannot process.
     """
 
     results: list[R] = field(default_factory=list)
@@ -71,10 +71,10 @@ class Parts(Generic[T, R]):
 
 
 def in_parts(items: Sequence[T], write: Callable[[Sequence[T]], R]) -> Parts[T, R]:
-    """Write all items in one transaction; if something is wrong with them, in two halves, down to single ones.
+    """Write all items in one transaction; if that fails because of an item, in two halves, down to single items.
 
-    So one bad row costs a few more transactions and nothing else, and one that somebody holds delays no other.
-    Trouble with the database itself is raised after some tries: it says nothing about the rows, and the caller
+    So one bad row costs a few more transactions and nothing else, and a row that another transaction holds delays no
+    other. A problem of the database itself is raised after some tries: it says nothing about the rows, and the caller
     still has them.
     """
     parts: Parts[T, R] = Parts()
@@ -90,7 +90,7 @@ def in_parts(items: Sequence[T], write: Callable[[Sequence[T]], R]) -> Parts[T, 
                 parts.busy.append(part[0])
             else:
                 waiting += _halves(part)
-        except Exception as error:  # noqa: BLE001 - whatever one row brings about must not cost the others
+        except Exception as error:  # noqa: BLE001 - no error of one row may keep the others from being written
             if len(part) == 1:
                 parts.refused.append((part[0], error))
             else:
@@ -105,10 +105,10 @@ def _halves(part: Sequence[T]) -> list[Sequence[T]]:
 
 
 def persist(write: Callable[[], R]) -> R:
-    """Write; what a busy database refused is written again, after a moment that grows and varies.
+    """Write; if the database was busy, write again after a pause that grows and varies.
 
-    Not inside a caller's transaction, which is lost as a whole; nor for a lock that somebody holds or for what takes
-    too long, which has been waited for already.
+    Not inside a caller's transaction, which is lost as a whole; nor after a lock timeout or a statement timeout, which
+    have waited long enough already.
     """
     for attempt in range(1, MAX_TRIES):
         try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from django.db import models
 from django.db.models import F, Q
 
-from chainsched.db.fields import PinnedManager, choices, one_of, person, values
+from chainsched.db.fields import PinnedManager, choices, one_of, user_reference, values
 from chainsched.domain.states import OPEN_BULK_DECISIONS, BulkDecisionStatus, BulkDecisionVerb
 from chainsched.models.model_methods import BulkDecisionActions
 
@@ -60,7 +60,7 @@ class BulkDecision(BulkDecisionActions, models.Model):
         default=BulkDecisionStatus.WAITING.value,
         help_text="Where it stands.",
     )
-    asked_by = person(help_text="Who asked for it; empty when their account is gone.")
+    asked_by = user_reference(help_text="Who asked for it; empty when their account is gone.")
     note = models.TextField(blank=True, default="", help_text="What they said; stays with each letter.")
     selection = models.TextField(blank=True, default="", help_text="How the list was narrowed when they asked.")
     total = models.PositiveIntegerField(help_text="How many letters were chosen.")

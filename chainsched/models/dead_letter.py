@@ -9,7 +9,7 @@ from django.db import models
 from django.db.models import Count, F, Max, Min, Q, QuerySet, Window
 from django.db.models.functions import RowNumber
 
-from chainsched.db.fields import PinnedManager, choices, one_of, person, reference
+from chainsched.db.fields import PinnedManager, choices, one_of, reference, user_reference
 from chainsched.domain.states import DeadLetterStatus
 from chainsched.models.manifest import Manifest
 from chainsched.models.model_methods import DeadLetterActions
@@ -61,7 +61,7 @@ class DeadLetter(DeadLetterActions, models.Model):
     )
     dead_lettered_at = models.DateTimeField(help_text="When it was given up.")
     resolved_at = models.DateTimeField(null=True, blank=True, help_text="When somebody decided.")
-    resolved_by = person(help_text="Who decided; empty for the system.")
+    resolved_by = user_reference(help_text="Who decided; empty for the system.")
     note = models.TextField(blank=True, default="", help_text="What they said.")
     retry_execution = reference("chainsched.Metadata", help_text="The execution that a retry led to.")
 

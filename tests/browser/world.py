@@ -176,7 +176,7 @@ class Night:
         said = (
             ("done", "queued once more"),
             ("done", "queued once more"),
-            ("skipped", "its manifest is gone"),
+            ("skipped", "its manifest was removed"),
             ("waiting", ""),
         )
         for number, (outcome, words) in enumerate(said):

@@ -248,7 +248,7 @@ NOTICED = [
     pytest.param("nothing is left open", held(queue=[Queued(1, "job", "queued", "retry", None, at(0))]), id="a row"),
     pytest.param("nothing is left open", held(is_quiet=False), id="no quiet"),
     pytest.param("fsck finds nothing", held(findings=["alarm_missing: job"]), id="a finding"),
-    pytest.param("nothing was mended", held(mended=["Mended: job"]), id="something mended"),
+    pytest.param("nothing was mended", held(mended=["Repaired: job"]), id="something mended"),
     pytest.param("processes survive", held(exits=[Exit("worker-1", 1)]), id="a process that ended by itself"),
     pytest.param("processes survive", held(exits=[Exit("worker-1", 0)]), id="a process that ended well by itself"),
     pytest.param(

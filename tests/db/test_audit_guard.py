@@ -129,7 +129,7 @@ def test_an_ended_execution_cannot_be_deleted_by_hand(state):
 @pytest.mark.parametrize("value", ["off", "ON ", "true", ""])
 def test_only_the_right_word_opens_the_door(value):
     row = execution("completed")
-    run_sql(f"SELECT set_config('{audit_guard.RETENTION_DOOR}', %s, true)", value)
+    run_sql(f"SELECT set_config('{audit_guard.RETENTION_SETTING}', %s, true)", value)
     with pytest.raises(IntegrityError, match="is final"), transaction.atomic():
         run_sql("DELETE FROM chainsched_metadata WHERE id = %s", row.pk)
 
@@ -139,7 +139,7 @@ def test_only_the_right_word_opens_the_door(value):
 def test_the_door_is_open_for_one_transaction():
     first, second = execution("completed"), execution("failed")
     with transaction.atomic():
-        run_sql(f"SET LOCAL {audit_guard.RETENTION_DOOR} = 'on'")
+        run_sql(f"SET LOCAL {audit_guard.RETENTION_SETTING} = 'on'")
         run_sql("DELETE FROM chainsched_metadata WHERE id = %s", first.pk)
     with pytest.raises(IntegrityError, match="is final"), transaction.atomic():
         run_sql("DELETE FROM chainsched_metadata WHERE id = %s", second.pk)
@@ -149,7 +149,7 @@ def test_the_door_is_open_for_one_transaction():
 @pytest.mark.postgres
 def test_the_door_lets_nobody_rewrite():
     row = execution("completed")
-    run_sql(f"SET LOCAL {audit_guard.RETENTION_DOOR} = 'on'")
+    run_sql(f"SET LOCAL {audit_guard.RETENTION_SETTING} = 'on'")
     with pytest.raises(IntegrityError, match="is final"), transaction.atomic():
         by_raw_sql(row)
 

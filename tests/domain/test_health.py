@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from chainsched.domain.health import complain, complain_of_worker, patience
+from chainsched.domain.health import loop_problem, max_silence, worker_problem
 
 NOW = datetime(2026, 3, 2, 10, tzinfo=UTC)
 
@@ -13,13 +13,13 @@ NOW = datetime(2026, 3, 2, 10, tzinfo=UTC)
     ("interval", "heartbeat_interval", "seconds"), [(5, 5, 30), (0.5, 0.5, 3), (600, 5, 1815), (1, 60, 183)]
 )
 def test_patience_counts_turns_and_heartbeats(interval, heartbeat_interval, seconds):
-    assert patience(interval=interval, heartbeat_interval=heartbeat_interval) == timedelta(seconds=seconds)
+    assert max_silence(interval=interval, heartbeat_interval=heartbeat_interval) == timedelta(seconds=seconds)
 
 
 @pytest.mark.parametrize(
-    ("ago", "complaint"),
+    ("ago", "problem"),
     [
-        (None, "The reaper turns nowhere; start run_scheduler."),
+        (None, "No process runs the reaper; start run_scheduler."),
         (0, None),
         (30, None),
         (30.001, "The reaper has not turned for 30 s."),
@@ -27,16 +27,16 @@ def test_patience_counts_turns_and_heartbeats(interval, heartbeat_interval, seco
         (-1, None),
     ],
 )
-def test_a_loop_is_in_time_to_the_last_moment(ago, complaint):
+def test_a_loop_is_in_time_to_the_last_moment(ago, problem):
     turned_at = None if ago is None else NOW - timedelta(seconds=ago)
-    assert complain("reaper", turned_at=turned_at, now=NOW, patience=timedelta(seconds=30)) == complaint
+    assert loop_problem("reaper", turned_at=turned_at, now=NOW, max_silence=timedelta(seconds=30)) == problem
 
 
 @pytest.mark.parametrize(
-    ("ago", "complaint"),
-    [(18, None), (95, "The worker of jobs-1:812 has not got through a turn for 95 s; its log says why.")],
+    ("ago", "problem"),
+    [(18, None), (95, "The worker of jobs-1:812 has not completed a turn for 95 s; see its log for the reason.")],
 )
-def test_a_worker_is_in_time_to_the_last_moment(ago, complaint):
+def test_a_worker_is_in_time_to_the_last_moment(ago, problem):
     turned_at = NOW - timedelta(seconds=ago)
-    found = complain_of_worker("jobs-1:812", turned_at=turned_at, now=NOW, patience=timedelta(seconds=18))
-    assert found == complaint
+    found = worker_problem("jobs-1:812", turned_at=turned_at, now=NOW, max_silence=timedelta(seconds=18))
+    assert found == problem

@@ -4,10 +4,10 @@ from chainsched.domain.lookahead import MAX_AHEAD, Lookahead
 
 
 def pace_of(*seconds: float) -> Lookahead:
-    pace = Lookahead()
+    lookahead = Lookahead()
     for each in seconds:
-        pace.learn(each)
-    return pace
+        lookahead.learn(each)
+    return lookahead
 
 
 def test_nothing_waits_while_nothing_is_known():
@@ -34,7 +34,7 @@ def test_short_jobs_are_believed_again_after_a_while():
     assert pace_of(60, *[0.001] * 200).ahead > 100
 
 
-def test_what_was_learnt_can_be_forgotten():
-    pace = pace_of(0.001)
-    pace.forget()
-    assert pace.ahead == 0
+def test_the_estimate_can_be_reset():
+    lookahead = pace_of(0.001)
+    lookahead.reset()
+    assert lookahead.ahead == 0

@@ -198,7 +198,7 @@ def test_failures_that_look_the_same_have_one_fingerprint(one, other, is_same):
 
 
 @pytest.mark.parametrize(
-    ("outcome", "is_hopeless"),
+    ("outcome", "is_permanent"),
     [
         (caught(GiveUp("the source is gone")), True),
         (caught(SourceIsGone("really")), True),
@@ -210,8 +210,8 @@ def test_failures_that_look_the_same_have_one_fingerprint(one, other, is_same):
         (completed(None), False),
     ],
 )
-def test_only_giving_up_and_bad_input_are_hopeless(outcome, is_hopeless):
-    assert outcome.is_hopeless is is_hopeless
+def test_only_giving_up_and_bad_input_are_hopeless(outcome, is_permanent):
+    assert outcome.is_permanent is is_permanent
 
 
 @pytest.mark.parametrize("failure_type", FailureType)

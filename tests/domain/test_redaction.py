@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chainsched.domain import redaction
-from chainsched.domain.redaction import MAX_DEPTH, MAX_NAME, REDACTED, find_telling, is_telling, redact, redact_text
+from chainsched.domain.redaction import (
+    MAX_DEPTH,
+    MAX_NAME,
+    REDACTED,
+    find_secret_names,
+    is_secret_name,
+    redact,
+    redact_text,
+)
 
 SECRET = "hunter2"
 NAMES = [
@@ -51,13 +59,13 @@ HARMLESS = ["table", "tokenizer", "max_tokens", "tokens_used", "passenger", "com
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_telling_name_is_known_however_it_is_spelled(name: str) -> None:
-    assert is_telling(name)
+    assert is_secret_name(name)
     assert redact({"a": [{name: SECRET}]}) == {"a": [{name: REDACTED}]}
 
 
 @pytest.mark.parametrize("name", HARMLESS)
 def test_other_names_stay(name: str) -> None:
-    assert not is_telling(name)
+    assert not is_secret_name(name)
     assert redact({name: SECRET}) == {name: SECRET}
 
 
@@ -127,10 +135,10 @@ def test_texts(text: str, expected: str) -> None:
 
 
 def test_of_a_long_name_only_its_beginning_is_remembered() -> None:
-    redaction._is_telling.cache_clear()
+    redaction._is_secret_name.cache_clear()
     for end in "abc":
         redact({"data": "x" * MAX_NAME + end + "="})
-    assert redaction._is_telling.cache_info().currsize == len({"data", "x" * MAX_NAME})
+    assert redaction._is_secret_name.cache_info().currsize == len({"data", "x" * MAX_NAME})
 
 
 json_values = st.recursive(
@@ -197,7 +205,7 @@ def test_a_redactor_that_fails_gives_nothing_away(monkeypatch: pytest.MonkeyPatc
     def fail(*_args: object, **_options: object) -> str:
         raise RuntimeError(SECRET)
 
-    monkeypatch.setattr(redaction, "is_telling", fail)
+    monkeypatch.setattr(redaction, "is_secret_name", fail)
     assert redact({"a": SECRET}) == REDACTED
     assert redact_text(f"password={SECRET}") == REDACTED
 
@@ -220,4 +228,4 @@ def test_a_name_that_stands_twice_hides_no_value():
 )
 def test_properties_that_hold_secrets_in_the_clear_are_found(described, is_found):
     schema = {"type": "object", "properties": {"passwords": described, "table": {"type": "string"}}}
-    assert find_telling(schema, by_name_only="by-name") == (["passwords"] if is_found else [])
+    assert find_secret_names(schema, by_name_only="by-name") == (["passwords"] if is_found else [])

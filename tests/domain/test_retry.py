@@ -33,23 +33,23 @@ def policy(max_retries: int) -> RetryPolicy:
     ],
 )
 def test_a_job_is_given_up_when_its_failures_reach_max_retries(max_retries, failures, is_given_up):
-    answer = after_failure(policy(max_retries), failures=failures, is_hopeless=False, was_lost=False, spread=0)
+    answer = after_failure(policy(max_retries), failures=failures, is_permanent=False, was_lost=False, spread=0)
     assert isinstance(answer, StopRetrying if is_given_up else TryAgain)
 
 
 def test_nothing_is_given_up_before_one_failure():
-    answer = after_failure(policy(0), failures=0, is_hopeless=False, was_lost=False, spread=0)
+    answer = after_failure(policy(0), failures=0, is_permanent=False, was_lost=False, spread=0)
     assert isinstance(answer, TryAgain)
 
 
 def test_giving_up_says_how_many_failures_and_what_the_limit_is():
-    answer = after_failure(DEFAULT, failures=3, is_hopeless=False, was_lost=False, spread=0)
+    answer = after_failure(DEFAULT, failures=3, is_permanent=False, was_lost=False, spread=0)
     assert answer == StopRetrying("Max retries exceeded (3 failures >= 3 max retries)")
 
 
 @pytest.mark.parametrize("was_lost", [False, True])
 def test_what_time_cannot_mend_is_given_up_at_once(was_lost):
-    answer = after_failure(DEFAULT, failures=1, is_hopeless=True, was_lost=was_lost, spread=0)
+    answer = after_failure(DEFAULT, failures=1, is_permanent=True, was_lost=was_lost, spread=0)
     assert answer == StopRetrying("Trying again cannot help")
 
 
@@ -58,12 +58,12 @@ def test_what_time_cannot_mend_is_given_up_at_once(was_lost):
     [(True, 1, timedelta(0)), (True, 2, 10 * MINUTE), (False, 1, 5 * MINUTE), (False, 2, 10 * MINUTE)],
 )
 def test_an_attempt_lost_with_its_process_is_made_again_at_once_the_first_time(was_lost, failures, delay):
-    answer = after_failure(DEFAULT, failures=failures, is_hopeless=False, was_lost=was_lost, spread=0)
+    answer = after_failure(DEFAULT, failures=failures, is_permanent=False, was_lost=was_lost, spread=0)
     assert answer == TryAgain(delay)
 
 
 def test_a_lost_attempt_counts_towards_the_limit():
-    answer = after_failure(policy(1), failures=1, is_hopeless=False, was_lost=True, spread=0)
+    answer = after_failure(policy(1), failures=1, is_permanent=False, was_lost=True, spread=0)
     assert isinstance(answer, StopRetrying)
 
 

@@ -611,5 +611,5 @@ def forget_history() -> None:
     """What retention does to ended executions, through its door."""
     with transaction.atomic(), connection.cursor() as cursor:
         if connection.vendor == "postgresql":
-            cursor.execute(f"SELECT set_config('{audit_guard.RETENTION_DOOR}', 'on', true)")
+            cursor.execute(f"SELECT set_config('{audit_guard.RETENTION_SETTING}', 'on', true)")
         cursor.execute("DELETE FROM chainsched_metadata WHERE ended_at IS NOT NULL")

@@ -114,7 +114,7 @@ def test_bulk_decisions_name_what_they_skipped(bench):
     answer = retry_letters([*letters, orphan])
     assert answer.done == (letters[1].id, letters[2].id)
     assert "already acknowledged" in answer.skipped[letters[0].id]
-    assert "its manifest is gone" in answer.skipped[orphan.id]
+    assert "its manifest was removed" in answer.skipped[orphan.id]
     assert acknowledge_letters([orphan]).done == (orphan.id,)
 
 

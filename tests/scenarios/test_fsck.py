@@ -345,7 +345,10 @@ class TestLimits:
         for _ in range(2):
             make_execution(None)
         (finding,) = run_fsck(now=family.now)
-        assert (finding.subject, finding.evidence) == ("MAX_ACTIVE_JOBS", "2 executions are active, it allows 1")
+        assert (finding.subject, finding.evidence) == (
+            "MAX_ACTIVE_JOBS",
+            "2 executions are active, the setting allows 1",
+        )
 
 
 class TestReconcile:
@@ -355,7 +358,7 @@ class TestReconcile:
     def test_the_loop_mends_with_the_same_code(self, family, check, break_it, caplog):
         break_it(family)
         assert reconcile(now=family.now) > 0
-        assert "Mended" in caplog.text
+        assert "Repaired" in caplog.text
         assert run_fsck(now=family.now) == []
 
     def test_it_finds_nothing_while_work_is_under_way(self, family):
@@ -390,7 +393,7 @@ class TestTheCommand:
         code, output = self.call()
         assert code == 1
         assert "WRONG alarm_missing" in output
-        assert "root: it has no alarm although nothing is open" in output
+        assert "root: it has no alarm although it has no open item" in output
 
     def test_repairing_ends_well_when_all_could_be_mended(self, family):
         alarm_lost(family)

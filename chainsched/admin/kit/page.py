@@ -18,7 +18,7 @@ from chainsched.admin.kit import display
 from chainsched.admin.kit.mixin_base import Mixin
 from chainsched.admin.kit.paginator import MAX_COUNTED, BoundedPaginator
 from chainsched.admin.kit.sections import Fact, Facts, Passage, Section
-from chainsched.db.fields import with_person
+from chainsched.db.fields import with_users
 from chainsched.domain.redaction import redact_text
 from chainsched.flow.transactions import index_reads
 
@@ -60,7 +60,7 @@ class ReadOnlyPage(Mixin):
         """Rows without their payloads, which may be large; a page that shows one fetches it."""
         names = {field.name for field in self.opts.concrete_fields}
         rows = super().get_queryset(request).defer(*sorted(PAYLOADS & names))
-        rows = rows.prefetch_related(*map(with_person, self.people)) if self.people else rows
+        rows = rows.prefetch_related(*map(with_users, self.people)) if self.people else rows
         return rows.select_related(*self.related) if self.related else rows
 
     def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 from django import forms
 from django.forms.fields import InvalidJSONInput
 
-from chainsched.domain.redaction import is_telling
+from chainsched.domain.redaction import is_secret_name
 from chainsched.secret import FORMAT
 
 PREFIX = "input_"
@@ -110,7 +110,7 @@ def _asked(name: str, described: Any, definitions: Any, *, is_required: bool) ->
     others = [choice for choice in choices if choice.get("type") != "null"]
     is_nullable = len(others) < len(choices)
     plain = _named({**found, **others[0]}, found) if is_nullable and len(others) == 1 else found
-    is_hidden = is_telling(name) and plain.get("format") != FORMAT
+    is_hidden = is_secret_name(name) and plain.get("format") != FORMAT
     return _Asked(plain, is_nullable, is_required, is_hidden)
 
 

@@ -1,1 +1,1 @@
-"""Questions about the rows: why a manifest waits, what caused an execution, whether all is well. They write nothing."""
+"""Inspection of the rows: why a manifest waits, the causes of an execution, health. Nothing is written."""

@@ -1,15 +1,15 @@
-"""Beside the stages: say what caused an execution, up to the root.
+"""Inspection: find the causes of an execution, up to the root.
 
 Reads:  the execution, its ancestors, and the dead letter that a retry came from.
 Writes: nothing.
-Next:   people.
+Next:   the operator, who reads the causes.
 """
 
 from __future__ import annotations
 
 from uuid import UUID
 
-from chainsched.db.fields import with_person
+from chainsched.db.fields import with_users
 from chainsched.domain.results import Ancestry, Cause
 from chainsched.domain.states import ExecutionState, Source
 from chainsched.exceptions import UnknownExecution
@@ -40,7 +40,7 @@ _UNCAUSED = {
 
 
 def find_causes(execution_id: int) -> Ancestry:
-    """The chain of causes: the execution itself, what caused it, and so on up to the root.
+    """The chain of causes: the execution itself, its cause, and so on up to the root.
 
     A parent that retention removed ends the chain.
     """
@@ -53,18 +53,18 @@ def find_causes(execution_id: int) -> Ancestry:
 
 
 def _line(execution_id: int) -> list[Metadata]:
-    """The execution, its cause, the cause of that and so on: two or three statements for each tree on the way."""
+    """The execution, its cause, the cause of its cause and so on: two or three statements for each tree on the way."""
     line: dict[int, Metadata] = {}
     wanted: int | None = execution_id
     while wanted is not None and wanted not in line and len(line) < MAX_LINKS:
         found = Metadata.objects.ancestors(wanted, limit=MAX_LINKS - len(line))
         line |= {link.id: link for link in found if link.id not in line}
-        wanted = _beyond(found[-1]) if found else None
+        wanted = _trigger_of(found[-1]) if found else None
     return list(line.values())
 
 
-def _beyond(root: Metadata) -> int | None:
-    """The run that triggered the root of a tree: the one that its causation names."""
+def _trigger_of(root: Metadata) -> int | None:
+    """The run that triggered the root of a tree, by its causation id."""
     if root.parent_execution_id is not None:
         return None
     try:
@@ -114,7 +114,7 @@ def _ended(cause: Metadata) -> str:
 
 def _decided(execution: Metadata) -> str:
     letters = DeadLetter.objects.filter(retry_execution=execution.id)
-    letter = letters.prefetch_related(with_person("resolved_by")).first()
+    letter = letters.prefetch_related(with_users("resolved_by")).first()
     if letter is None:
         return "a dead letter was retried"
     return f"dead letter {letter.id} was retried by {letter.resolved_by or 'the system'}"

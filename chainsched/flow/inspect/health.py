@@ -1,8 +1,8 @@
-"""Beside the stages: say whether everything that should be alive is.
+"""Inspection: check that all loops and workers run.
 
-Reads:  the processes, their heartbeats, when their loops and workers last turned; whether the database takes writes.
+Reads:  the processes, their heartbeats, the last turns of their loops and workers; whether the database takes writes.
 Writes: nothing.
-Next:   people, containers and their probes.
+Next:   operators, containers and their probes.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from typing import Any
 
 from chainsched.conf import Config, get_config
 from chainsched.db.sessions import access, oldest_transaction
-from chainsched.domain.health import complain, complain_of_worker, patience
+from chainsched.domain.health import loop_problem, max_silence, worker_problem
 from chainsched.domain.results import Health
 from chainsched.models import Process
 
-# The key under which a beat tells of its worker, beside those of the loops.
+# The key for the worker's last turn in a heartbeat, next to those of the loops.
 WORKER = "worker"
 LONG_TRANSACTION = timedelta(minutes=5)
 
 
 def check_health(*, workflows: Collection[str], now: datetime, is_thorough: bool = True) -> Health:
-    """What is wrong with the processes, the loops or the database; nothing, if all is well.
+    """The problems of the processes, the loops or the database; none, if all is well.
 
     ``workflows`` are the names that the task server can run at present; there is a problem if there are none.
-    A thorough look also asks the database about sessions that hold everybody up, and whether it takes writes before
-    anybody has failed for it.
+    A thorough check also asks the database for sessions that block others, and whether it takes writes, before a
+    process has failed because of it.
     """
     config = get_config()
     alive = list(Process.objects.alive(beaten_since=now - timedelta(seconds=config.process_expiry)).order_by("id"))
     turns = _last_turns(alive)
     lapses = tuple(_lapses(alive, turns, workflows=workflows, now=now, config=config))
-    # Where nothing can be written nobody beats, and starting more of them would be the wrong remedy.
+    # If the database takes no writes, no process can write a heartbeat, and starting more would be the wrong remedy.
     refusal = _refusal() if lapses or is_thorough else None
     return Health(
         problems=(refusal,) if refusal else lapses,
@@ -47,7 +47,7 @@ def _refusal() -> str | None:
     """Why the database takes no writes, with the remedy."""
     found = access()
     if found.is_standby:
-        return "The database takes no writes: it is a standby. Let DATABASES name the primary, or promote it."
+        return "The database takes no writes: it is a standby. Set DATABASES to the primary, or promote the standby."
     if found.is_read_only:
         return "The database takes no writes: default_transaction_read_only is on. Turn it off."
     return None
@@ -56,25 +56,26 @@ def _refusal() -> str | None:
 def _lapses(
     alive: list[Process], turns: Mapping[str, datetime], *, workflows: Collection[str], now: datetime, config: Config
 ) -> Iterator[str]:
-    """Loops that stand still, workers that get nothing done, and that there are none."""
-    complaints = [
-        complain(loop, turned_at=turns.get(loop), now=now, patience=_patience(loop, config)) for loop in _needed()
+    """Problems of loops that do not turn, of workers that complete no turn, and of missing workers."""
+    problems = [
+        loop_problem(loop, turned_at=turns.get(loop), now=now, max_silence=_max_silence(loop, config))
+        for loop in _needed()
     ]
-    complaints += [_complaint_of_worker(process, now=now, config=config) for process in alive]
-    yield from (complaint for complaint in complaints if complaint)
+    problems += [_problem_of_worker(process, now=now, config=config) for process in alive]
+    yield from (problem for problem in problems if problem)
     if not workflows:
         yield "No live process can run jobs; start run_scheduler or run_worker."
 
 
-def _complaint_of_worker(process: Process, *, now: datetime, config: Config) -> str | None:
-    """Each worker is judged by itself: others that turn record nothing of what it holds."""
+def _problem_of_worker(process: Process, *, now: datetime, config: Config) -> str | None:
+    """Each worker is checked by itself: no other worker records the executions that it holds."""
     if WORKER not in process.turns:
         return None
-    return complain_of_worker(
+    return worker_problem(
         f"{process.host}:{process.pid}",
         turned_at=datetime.fromisoformat(process.turns[WORKER]),
         now=now,
-        patience=_patience(WORKER, config),
+        max_silence=_max_silence(WORKER, config),
     )
 
 
@@ -82,14 +83,14 @@ def _needed() -> tuple[str, ...]:
     return ("manager", "dispatcher", "reaper")
 
 
-def _patience(loop: str, config: Config) -> timedelta:
+def _max_silence(loop: str, config: Config) -> timedelta:
     intervals = {
         "manager": config.manager_interval,
         "dispatcher": config.dispatcher_interval,
         "reaper": config.reap_interval,
         WORKER: config.worker_interval,
     }
-    return patience(interval=intervals[loop], heartbeat_interval=config.heartbeat_interval)
+    return max_silence(interval=intervals[loop], heartbeat_interval=config.heartbeat_interval)
 
 
 def _last_turns(alive: list[Process]) -> dict[str, datetime]:
@@ -108,9 +109,9 @@ def _described(process: Process) -> dict[str, Any]:
 
 
 def _notes(now: datetime) -> list[str]:
-    """What is no fault of ours and still worth knowing."""
+    """Facts that are no problem of chainsched but may explain one."""
     oldest = oldest_transaction()
     if oldest is None or now - oldest.began_at < LONG_TRANSACTION:
         return []
     minutes = (now - oldest.began_at).total_seconds() / 60
-    return [f"Session {oldest.pid} ({oldest.name}) holds a transaction open for {minutes:.0f} minutes."]
+    return [f"Session {oldest.pid} ({oldest.name}) has held a transaction open for {minutes:.0f} minutes."]

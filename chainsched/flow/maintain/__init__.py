@@ -1,1 +1,1 @@
-"""Stages that keep the rows in order: close, take back, remove, summarise, check."""
+"""Maintenance of the rows: close lost executions, take back stranded ones, remove old rows, summarise, check."""

@@ -1,9 +1,9 @@
-"""Beside the stages: remove history that has been kept long enough.
+"""Maintenance: remove history that has been kept long enough.
 
 Reads:  executions from the oldest on, and the policy of how long to keep them.
 Writes: deletes whole trees with their queue rows; cancelled rows, resolved letters, bulk decisions, dead processes;
         through remove manifests that are done or retired.
-Next:   nobody: what is open, and what a dead letter waits for, is never touched.
+Next:   nothing. Open work, and trees with a dead letter that waits for a decision, are never removed.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from chainsched.models import (
 from chainsched.models.manifest_facts import load_open_items
 from chainsched.models.named_lock import CLEANUP
 
-# Roots looked at in one turn, and trees or rows deleted in one transaction.
+# Roots read in one turn, and trees or rows deleted in one transaction.
 PAGE = 5000
 BATCH = 200
 
 
 @dataclass(slots=True)
 class Cleaned:
-    """What was removed, by kind; where the look at executions ended, and whether there are more behind."""
+    """The numbers of removed rows by kind; the last root that was read, and whether more roots follow."""
 
     removed: Counter[str] = field(default_factory=Counter)
     last_id: int = 0
@@ -51,22 +51,22 @@ class Cleaned:
 
 
 def policy() -> Policy:
-    """What the settings say."""
+    """The retention policy of the settings."""
     return Policy.of(get_config().retention, get_config().keep_last)
 
 
-def clean(rules: Policy, *, now: datetime, after: int = 0, is_rehearsal: bool = False) -> Cleaned:
-    """Look at one page of roots behind ``after`` and remove the trees that may go; at the end also everything else.
+def clean(rules: Policy, *, now: datetime, after: int = 0, is_dry_run: bool = False) -> Cleaned:
+    """Read one page of roots after the id ``after`` and remove old trees; after the last page also other old rows.
 
-    A rehearsal counts and removes nothing.
+    A dry run counts and removes nothing.
     """
     roots = _load_roots(after)
     trees = _removable(roots, rules, now=now)
     cleaned = Cleaned(last_id=roots[-1].root_id if roots else 0, has_more=len(roots) == PAGE)
     for part in chunks(sorted(trees), size=BATCH):
-        cleaned.removed.update(_remove_trees(part, now=now, is_rehearsal=is_rehearsal))
+        cleaned.removed.update(_remove_trees(part, now=now, is_dry_run=is_dry_run))
     if not cleaned.has_more and not rules.is_selective and rules.default_age is not None:
-        cleaned.removed.update(_clean_beside(now - rules.default_age, now=now, is_rehearsal=is_rehearsal))
+        cleaned.removed.update(_clean_other_rows(now - rules.default_age, now=now, is_dry_run=is_dry_run))
     cleaned.removed = +cleaned.removed
     return cleaned
 
@@ -85,7 +85,7 @@ def _kept(row: tuple[Any, ...]) -> Kept:
 
 
 def _removable(roots: Sequence[Kept], rules: Policy, *, now: datetime) -> set[int]:
-    """The trees that are over, old enough, and not among the last that are kept."""
+    """The trees that have ended, are old enough, and are not among the newest that are kept."""
     candidates = outdated_trees(roots, (), policy=rules, now=now)
     old = [root for root in roots if root.root_id in candidates]
     removable: set[int] = set()
@@ -107,9 +107,9 @@ def _unfinished(root_ids: Sequence[int]) -> set[int]:
 
 
 def _last(roots: Sequence[Kept], rules: Policy) -> set[int]:
-    """Those of these roots that are among the newest of their manifests, as many as are kept.
+    """Those of these roots that are among the newest of their manifests, as many as KEEP_LAST keeps.
 
-    What belongs to no manifest, or to one that is gone, is kept by age alone.
+    A root without a manifest, or with one that was removed, is kept by age alone.
     """
     known = set(Manifest.objects.filter(id__in={root.manifest_id for root in roots}).values_list("id", flat=True))
     last: set[int] = set()
@@ -120,18 +120,18 @@ def _last(roots: Sequence[Kept], rules: Policy) -> set[int]:
     return last
 
 
-def _remove_trees(root_ids: Sequence[int], *, now: datetime, is_rehearsal: bool) -> Counter[str]:
-    """Remove trees from their leaves to their roots: one that is interrupted still has its root, and is found again."""
+def _remove_trees(root_ids: Sequence[int], *, now: datetime, is_dry_run: bool) -> Counter[str]:
+    """Remove trees from their leaves to their roots: after an interruption the next turn finds the root again."""
     of_tree = Q(id__in=root_ids) | Q(root_execution__in=root_ids)
     rows = list(Metadata.objects.filter(of_tree).order_by("-id").values_list("id", "work_queue_id"))
     removed: Counter[str] = Counter()
     for part in chunks(rows):
-        removed["executions"] += len(part) if is_rehearsal else _remove_executions(part, now=now)
+        removed["executions"] += len(part) if is_dry_run else _remove_executions(part, now=now)
     return removed
 
 
 def _remove_executions(rows: Sequence[tuple[int, int | None]], *, now: datetime) -> int:
-    """Remove executions, the queue rows that they came from, and the stamps of roots among them."""
+    """Remove executions, the queue rows that they came from, and the CancelledTree rows of roots among them."""
     with transact():
         NamedLock.objects.hold(CLEANUP, now=now)
         came_from = [row_id for _, row_id in rows if row_id is not None]
@@ -140,8 +140,8 @@ def _remove_executions(rows: Sequence[tuple[int, int | None]], *, now: datetime)
         return Metadata.objects.purge([id_ for id_, _ in rows])
 
 
-def _clean_beside(before: datetime, *, now: datetime, is_rehearsal: bool) -> Counter[str]:
-    """Remove what is no execution and as old: cancelled rows, decisions, processes, manifests that are over."""
+def _clean_other_rows(before: datetime, *, now: datetime, is_dry_run: bool) -> Counter[str]:
+    """Remove other rows of the same age: cancelled rows, decisions, processes, manifests that are done or retired."""
     held = Metadata.objects.in_progress().filter(process=OuterRef("id"))
     stale: dict[str, Any] = {
         "queue rows": WorkQueue.objects.filter(status=QueueStatus.CANCELLED, created_at__lt=before),
@@ -152,9 +152,9 @@ def _clean_beside(before: datetime, *, now: datetime, is_rehearsal: bool) -> Cou
     }
     removed: Counter[str] = Counter()
     for kind, rows in stale.items():
-        removed[kind] = rows.count() if is_rehearsal else _delete(rows)
+        removed[kind] = rows.count() if is_dry_run else _delete(rows)
     finished = _finished_manifests(before)
-    if not is_rehearsal:
+    if not is_dry_run:
         for part in chunks(finished, size=BATCH):
             remove(part, now=now)
     removed["manifests"] = len(finished)
@@ -171,9 +171,9 @@ def _delete(rows: Any) -> int:
 
 
 def _finished_manifests(before: datetime) -> list[int]:
-    """Manifests that are done or retired for long enough and have nothing open.
+    """Manifests that have been done or retired for long enough and have nothing open.
 
-    One that the code still declares stays, or seeding would make it anew and it would run again.
+    A manifest that is done and still declared stays; otherwise seeding would create it again and it would run again.
     """
     over = Manifest.objects.filter(Q(done_at__lt=before, is_declared=False) | Q(retired_at__lt=before)).order_by("id")
     ids = list(over.values_list("id", flat=True)[:PAGE])

@@ -1,8 +1,8 @@
-"""Beside the stages: prove from the rows that nothing was forgotten and nothing is where it must not be.
+"""Maintenance: check that the rows are consistent: no alarm is missing, no row contradicts another.
 
-Reads:  everything, page by page.
-Writes: with ``repair`` what is wrong, each page under the locks that it was looked at with.
-Next:   people; and the manager, for alarms that were missing.
+Reads:  all rows, page by page.
+Writes: with ``repair`` the wrong rows, each page under the locks that it was read with.
+Next:   the operator, who reads the findings; the manager, for alarms that were missing.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ logger = logging.getLogger(__name__)
 
 Check = Callable[..., Iterator[Finding]]
 
-# In an order in which what one mends lets the next find the rest.
+# In an order in which the repair of one check lets the next one find the rest.
 CHECKS: Mapping[str, Check] = {
     "guard": fsck_graph.guard_is_present,
     "state_row": fsck_states.every_manifest_has_a_state,
-    "cycle": fsck_graph.nothing_goes_in_circles,
+    "cycle": fsck_graph.no_cycles,
     "depth": fsck_graph.depth_is_right,
     "process": fsck_executions.running_has_a_live_process,
     "open_items": fsck_states.at_most_one_open_item,
@@ -36,24 +36,24 @@ CHECKS: Mapping[str, Check] = {
     "alarm_forbidden": fsck_states.no_alarm_is_forbidden,
 }
 
-# What the loop looks at: cheap, and what everything else depends on.
+# The checks of the loop: they are cheap, and manifests do not run if these facts are wrong.
 RECONCILED = ("outstanding_parts", "alarm_missing")
 
 
 def run_fsck(*, now: datetime, repair: bool = False, checks: Sequence[str] = tuple(CHECKS)) -> list[Finding]:
-    """Look at the rows and say what is wrong with them; with ``repair`` mend what can be mended.
+    """Check the rows and return the findings; with ``repair`` correct the rows where that is possible.
 
-    Doing it twice does no harm: the second time finds nothing that could be mended.
+    Running it twice does no harm: the second run finds nothing that could be repaired.
     """
     return [finding for name in checks for finding in CHECKS[name](name, now=now, repair=repair)]
 
 
 def reconcile(*, now: datetime) -> int:
-    """Mend what would keep manifests from running; returns how much there was.
+    """Repair facts that would keep manifests from running; returns the number of findings.
 
-    Every stage arms what it ends, so finding something is a defect, or somebody changed rows by hand.
+    Every stage sets the alarms of the manifests it ends work for, so a finding is a defect, or a change by hand.
     """
     found = run_fsck(now=now, repair=True, checks=RECONCILED)
     for finding in found:
-        logger.error("Mended: %s: %s.", finding.subject, finding.evidence)
+        logger.error("Repaired: %s: %s.", finding.subject, finding.evidence)
     return len(found)

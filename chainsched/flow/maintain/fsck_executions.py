@@ -1,8 +1,8 @@
-"""Behind verify: what must hold between queue rows, executions and processes.
+"""Part of fsck: the rules between queue rows, executions and processes.
 
 Reads:  queue rows, executions, processes and limits.
-Writes: with ``repair`` through reap what dead processes hold; links and lineages of rows that have not ended.
-Next:   verify reports.
+Writes: with ``repair`` through reap the executions of dead processes; links and roots of rows that have not ended.
+Next:   fsck reports.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from chainsched.flow.run.alarm import arm
 from chainsched.flow.transactions import transact
 from chainsched.models import Manifest, ManifestGroup, ManifestState, Metadata, Process, WorkQueue
 
-NO_MANIFEST = "its manifest is gone"
-NO_EXECUTION = "its execution is gone"
+NO_MANIFEST = "its manifest does not exist"
+NO_EXECUTION = "its execution does not exist"
 
 
 def running_has_a_live_process(check: str, *, now: datetime, repair: bool) -> Iterator[Finding]:
@@ -37,16 +37,16 @@ def running_has_a_live_process(check: str, *, now: datetime, repair: bool) -> It
         pass
     left = set(orphaned.values_list("id", flat=True))
     for row in orphans:
-        evidence = f"it is in progress, but its process {row.process_id} is lost, stopped or silent"
+        evidence = f"it is in progress, but its process {row.process_id} is lost, stopped or without heartbeat"
         yield Finding(check, str(row), evidence, is_mended=row.id not in left)
 
 
 def limits_are_kept(check: str, *, now: datetime, repair: bool) -> Iterator[Finding]:
-    """No more is active than the limits allow. Nothing is stopped for it: it ends as the runs do."""
+    """No more executions are active than the limits allow. None is stopped: the excess ends when the runs end."""
     active = Metadata.objects.active_by_group()
     limit, total = get_config().max_active_jobs, sum(active.values())
     if limit is not None and total > limit:
-        yield Finding(check, "MAX_ACTIVE_JOBS", f"{total} executions are active, it allows {limit}")
+        yield Finding(check, "MAX_ACTIVE_JOBS", f"{total} executions are active, the setting allows {limit}")
     for group in ManifestGroup.objects.filter(max_active_jobs__isnull=False):
         if active.get(group.pk, 0) > (group.max_active_jobs or 0):
             evidence = f"{active[group.pk]} of its executions are active, its limit is {group.max_active_jobs}"
@@ -54,62 +54,62 @@ def limits_are_kept(check: str, *, now: datetime, repair: bool) -> Iterator[Find
 
 
 def queued_has_a_manifest(check: str, *, now: datetime, repair: bool) -> Iterator[Finding]:
-    """No queued row names a manifest that is gone: it would wait for ever."""
+    """No queued row refers to a manifest that does not exist: it would wait for ever."""
     known = Manifest.objects.filter(id=OuterRef("manifest_id"))
     rows = list(WorkQueue.objects.queued().filter(~Exists(known), manifest__isnull=False).order_by("id"))
-    mended = _cancel(rows, reason=NO_MANIFEST, status=QueueStatus.QUEUED) if repair else []
+    cancelled = _cancel(rows, reason=NO_MANIFEST, status=QueueStatus.QUEUED) if repair else []
     for row in rows:
-        is_mended = row.id in mended
+        is_mended = row.id in cancelled
         yield Finding(check, f"queue row {row.id} of {row.manifest_external_id}", NO_MANIFEST, is_mended=is_mended)
 
 
 def queue_and_executions_agree(check: str, *, now: datetime, repair: bool) -> Iterator[Finding]:
-    """A dispatched row has its execution, and an execution's row names it."""
+    """A dispatched row has its execution, and an execution's row refers to it."""
     known = Metadata.objects.filter(id=OuterRef("execution_id"))
-    widowed = list(WorkQueue.objects.filter(~Exists(known), status=QueueStatus.DISPATCHED).order_by("id"))
-    mended = _cancel(widowed, reason=NO_EXECUTION, status=QueueStatus.DISPATCHED) if repair else []
-    _arm([row.manifest_id for row in widowed if row.id in mended], now=now)
-    for row in widowed:
+    without_execution = list(WorkQueue.objects.filter(~Exists(known), status=QueueStatus.DISPATCHED).order_by("id"))
+    cancelled = _cancel(without_execution, reason=NO_EXECUTION, status=QueueStatus.DISPATCHED) if repair else []
+    _arm([row.manifest_id for row in without_execution if row.id in cancelled], now=now)
+    for row in without_execution:
         evidence = f"it was dispatched as execution {row.execution_id}, which does not exist"
         subject = f"queue row {row.id} of {row.manifest_external_id}"
-        yield Finding(check, subject, evidence, is_mended=row.id in mended)
+        yield Finding(check, subject, evidence, is_mended=row.id in cancelled)
     yield from _unlinked(check, now=now, repair=repair)
 
 
 def _unlinked(check: str, *, now: datetime, repair: bool) -> Iterator[Finding]:
-    """Executions whose queue row names another execution or none, and active ones whose row is gone."""
-    row = WorkQueue.objects.filter(id=OuterRef("work_queue_id"))
-    other = row.filter(Q(execution__isnull=True) | ~Q(execution=OuterRef("id")))
+    """Executions with a queue row that refers to another execution or none, and active ones without a queue row."""
+    queue_row = WorkQueue.objects.filter(id=OuterRef("work_queue_id"))
+    other = queue_row.filter(Q(execution__isnull=True) | ~Q(execution=OuterRef("id")))
     executions = Metadata.objects.filter(work_queue__isnull=False)
-    mute = list(executions.filter(Exists(other)).order_by("id"))
-    lonely = list(executions.active().filter(~Exists(row)).order_by("id"))
+    unlinked = list(executions.filter(Exists(other)).order_by("id"))
+    without_queue_row = list(executions.active().filter(~Exists(queue_row)).order_by("id"))
     if repair:
-        links = [{"id": it.work_queue_id, "status": QueueStatus.DISPATCHED, "execution": it.id} for it in mute]
+        links = [{"id": row.work_queue_id, "status": QueueStatus.DISPATCHED, "execution": row.id} for row in unlinked]
         with transact():
             bulk.update(WorkQueue, links)
-            Metadata.objects.active().filter(id__in=[it.id for it in lonely]).update(work_queue=None)
-        _arm([it.manifest_id for it in mute], now=now)
-    for it in mute:
-        yield Finding(check, str(it), f"its queue row {it.work_queue_id} does not name it", is_mended=repair)
-    for it in lonely:
-        yield Finding(check, str(it), f"its queue row {it.work_queue_id} does not exist", is_mended=repair)
+            Metadata.objects.active().filter(id__in=[row.id for row in without_queue_row]).update(work_queue=None)
+        _arm([row.manifest_id for row in unlinked], now=now)
+    for row in unlinked:
+        yield Finding(check, str(row), f"its queue row {row.work_queue_id} does not refer to it", is_mended=repair)
+    for row in without_queue_row:
+        yield Finding(check, str(row), f"its queue row {row.work_queue_id} does not exist", is_mended=repair)
 
 
 def parents_and_roots_agree(check: str, *, now: datetime, repair: bool) -> Iterator[Finding]:
-    """The root of what an execution caused is its own root, and only what has a parent has a root."""
+    """A row has the root of its parent execution, and a row without a parent has no root."""
     for model in (WorkQueue.objects.queued(), Metadata.objects.all()):
         wrong = list(_misrooted(model).order_by("id"))
-        mendable = [row for row in wrong if isinstance(row, WorkQueue) or row.ended_at is None]
+        repairable = [row for row in wrong if isinstance(row, WorkQueue) or row.ended_at is None]
         if repair:
-            _give_roots(mendable)
+            _correct_roots(repairable)
         for row in wrong:
             evidence = f"its root is {row.root_execution_id}, by its parent it should be {row.right_root}"
-            final = "" if row in mendable else ". It has ended and is final; it goes with retention"
-            yield Finding(check, str(row), evidence + final, is_mended=repair and row in mendable)
+            final = "" if row in repairable else ". It has ended and is final; retention will remove it"
+            yield Finding(check, str(row), evidence + final, is_mended=repair and row in repairable)
 
 
-def _give_roots(rows: Sequence[Any]) -> None:
-    """One by one: rows like these are made by hand, and few."""
+def _correct_roots(rows: Sequence[Any]) -> None:
+    """Write the right roots one by one: only changes by hand make such rows, and few."""
     with transact():
         for row in rows:
             still = type(row).objects.filter(id=row.id, root_execution=row.root_execution_id)

@@ -1,8 +1,8 @@
-"""Behind verify: what must hold for the graph of manifests, and for the guard of the audit trail.
+"""Part of fsck: the rules for the graph of manifests, and for the guard of the audit trail.
 
 Reads:  all edges; the triggers in the database.
-Writes: with ``repair`` depths; one edge of a circle; the triggers.
-Next:   verify reports.
+Writes: with ``repair`` depths; one edge of a cycle; the triggers.
+Next:   fsck reports.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from django.db import connections
 from chainsched.conf import get_config
 from chainsched.db import audit_guard, bulk
 from chainsched.db.chunks import chunks
-from chainsched.domain.graph import survey
+from chainsched.domain.graph import depths_and_cycles
 from chainsched.domain.results import Finding
 from chainsched.flow.run.alarm import arm
 from chainsched.flow.schedule.parent_marks import mark_parents
@@ -25,7 +25,7 @@ from chainsched.models.named_lock import GRAPH
 
 
 def guard_is_present(check: str, *, now: datetime, repair: bool) -> Iterator[Finding]:
-    """The triggers that keep executions from being changed after their end are there."""
+    """The triggers that refuse changes of ended executions exist."""
     connection = connections[get_config().database]
     if audit_guard.is_present(connection):
         return
@@ -33,25 +33,25 @@ def guard_is_present(check: str, *, now: datetime, repair: bool) -> Iterator[Fin
         with transact():
             audit_guard.repair(connection)
     yield Finding(
-        check, audit_guard.TABLE, "the trigger that guards executions after their end is missing", is_mended=repair
+        check, audit_guard.TABLE, "the trigger that refuses changes of ended executions is missing", is_mended=repair
     )
 
 
-def nothing_goes_in_circles(check: str, *, now: datetime, repair: bool) -> Iterator[Finding]:
+def no_cycles(check: str, *, now: datetime, repair: bool) -> Iterator[Finding]:
     """No manifest depends on itself through others."""
-    _, circles = survey(_parents())
-    members = [id_ for circle in circles for id_ in circle]
+    _, cycles = depths_and_cycles(_parents())
+    members = [id_ for cycle in cycles for id_ in cycle]
     names = dict(Manifest.objects.filter(id__in=members).values_list("id", "external_id"))
-    for circle in circles:
-        youngest = circle[-1]
+    for cycle in cycles:
+        newest = cycle[-1]
         if repair:
-            _cut(youngest, now=now)
-        listed = ", ".join(names[id_] for id_ in circle)
-        evidence = f"they depend on each other in a circle; to break it, {names[youngest]} has to lose its parent"
+            _remove_parent(newest, now=now)
+        listed = ", ".join(names[id_] for id_ in cycle)
+        evidence = f"they depend on each other in a cycle; to break it, {names[newest]} has to lose its parent"
         yield Finding(check, listed, evidence, is_mended=repair)
 
 
-def _cut(manifest_id: int, *, now: datetime) -> None:
+def _remove_parent(manifest_id: int, *, now: datetime) -> None:
     with transact():
         NamedLock.objects.hold(GRAPH, now=now)
         ManifestState.objects.lock_family([manifest_id])
@@ -61,7 +61,7 @@ def _cut(manifest_id: int, *, now: datetime) -> None:
 
 
 def depth_is_right(check: str, *, now: datetime, repair: bool) -> Iterator[Finding]:
-    """The depth that is stored is the number of manifests that stand above."""
+    """The stored depth is the number of ancestors."""
     wrong = _wrong_depths()
     for part in chunks(sorted(wrong)):
         if repair:
@@ -71,12 +71,12 @@ def depth_is_right(check: str, *, now: datetime, repair: bool) -> Iterator[Findi
                 bulk.update(Manifest, [{"id": id_, "depth": again[id_][1]} for id_ in part if id_ in again])
         for name, manifest_id in Manifest.objects.filter(id__in=part).order_by("id").values_list("external_id", "id"):
             stored, right = wrong[manifest_id]
-            yield Finding(check, name, f"depth {stored} is stored, {right} manifests stand above it", is_mended=repair)
+            yield Finding(check, name, f"depth {stored} is stored, it has {right} ancestors", is_mended=repair)
 
 
 def _wrong_depths() -> dict[int, tuple[int, int]]:
-    """The manifests whose depth is wrong: what is stored, and what is right."""
-    depths, _ = survey(_parents())
+    """The stored and the right depth of each manifest with a wrong depth."""
+    depths, _ = depths_and_cycles(_parents())
     stored = Manifest.objects.order_by("id").values_list("id", "depth")
     return {id_: (depth, depths[id_]) for id_, depth in stored if id_ in depths and depths[id_] != depth}
 

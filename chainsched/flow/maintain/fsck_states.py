@@ -1,8 +1,8 @@
-"""Behind verify: what must hold for the run-time states of manifests.
+"""Part of fsck: the rules for the run-time states of manifests.
 
 Reads:  states, and the facts behind their alarms.
-Writes: with ``repair`` alarms, numbers, debts and missing states; rows that are open beside another one.
-Next:   verify reports.
+Writes: with ``repair`` alarms, execution numbers, outstanding parts and missing states; second open items.
+Next:   fsck reports.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from chainsched.models.manifest_facts import load_facts
 from chainsched.signals import dead_letter_resolved
 
 PAGE = 1000
-SECOND_ITEM = "another open item stood beside it"
+SECOND_ITEM = "its manifest had another open item"
 
 Page = Callable[..., list[int]]
 
 
 def no_alarm_is_missing(check: str, *, now: datetime, repair: bool) -> Iterator[Finding]:
-    """What has nothing open and nothing that forbids it has an alarm."""
+    """A manifest that has no open item, and no obstacle to its next run, has an alarm."""
     for page in _pages(ManifestState.objects.without_alarm):
         with transact():
             facts = load_facts(ManifestState.objects.lock_without_alarm(page))
@@ -45,12 +45,12 @@ def no_alarm_is_missing(check: str, *, now: datetime, repair: bool) -> Iterator[
                 arm(wrong, now=now)
         names = {known.manifest_id: known.external_id for known in facts}
         for manifest_id, at in wrong.items():
-            evidence = f"it has no alarm although nothing is open; it should have one for {at.isoformat()}"
+            evidence = f"it has no alarm although it has no open item; it should have one for {at.isoformat()}"
             yield Finding(check, names[manifest_id], evidence, is_mended=repair)
 
 
 def no_alarm_is_forbidden(check: str, *, now: datetime, repair: bool) -> Iterator[Finding]:
-    """What has something open, or may not run, has no alarm."""
+    """A manifest that has an open item, or may not run, has no alarm."""
     for page in _pages(ManifestState.objects.with_alarm):
         with transact():
             facts = load_facts(ManifestState.objects.lock(page))
@@ -64,7 +64,7 @@ def no_alarm_is_forbidden(check: str, *, now: datetime, repair: bool) -> Iterato
 
 
 def _alarm(facts: Facts, *, now: datetime) -> datetime | None:
-    """The alarm it should have; that of one whose schedule cannot be computed is left alone."""
+    """The alarm that the manifest should have; its present one if its schedule cannot be computed."""
     try:
         return due.alarm(facts, now=now)
     except InvalidSchedule:
@@ -72,7 +72,7 @@ def _alarm(facts: Facts, *, now: datetime) -> datetime | None:
 
 
 def outstanding_parts_are_right(check: str, *, now: datetime, repair: bool) -> Iterator[Finding]:
-    """A continuation waits exactly for siblings that have a part to do."""
+    """A continuation waits exactly for the siblings that have an outstanding part."""
     for page in _pages(ManifestState.objects.possibly_outstanding):
         with transact():
             locked = ManifestState.objects.lock_family(page)
@@ -87,7 +87,7 @@ def outstanding_parts_are_right(check: str, *, now: datetime, repair: bool) -> I
 
 
 def numbers_are_in_order(check: str, *, now: datetime, repair: bool) -> Iterator[Finding]:
-    """What a dependent is due for is not behind what it covered, and not ahead of what its parent has done."""
+    """A dependent's due execution is not before its covered or settled one, nor after its parent's newest outcome."""
     wrong = _out_of_order()
     for part in chunks(sorted(wrong)):
         if repair:
@@ -121,7 +121,7 @@ def _out_of_order(manifest_ids: Sequence[int] | None = None) -> dict[int, tuple[
 
 
 def _reordered(manifest_id: int, due_for: int, covered: int, settled: int, newest: int) -> dict[str, int]:
-    """Nothing fires twice: what was covered stays covered, as far as the parent has come."""
+    """Numbers in order. No run repeats: covered executions stay covered, up to the parent's newest outcome."""
     due_for = min(max(due_for, covered, settled), newest)
     return {
         "manifest": manifest_id,
@@ -133,7 +133,7 @@ def _reordered(manifest_id: int, due_for: int, covered: int, settled: int, newes
 
 def at_most_one_open_item(check: str, *, now: datetime, repair: bool) -> Iterator[Finding]:
     """A manifest has at most one of: a queued row, a pending or running execution, an awaiting letter."""
-    for part in chunks(sorted(_crowded())):
+    for part in chunks(sorted(_with_several_items())):
         if repair:
             with transact():
                 ManifestState.objects.lock_family(part)
@@ -145,37 +145,38 @@ def at_most_one_open_item(check: str, *, now: datetime, repair: bool) -> Iterato
             yield Finding(check, names[manifest_id], evidence, is_mended=repair)
 
 
-def _crowded() -> set[int]:
-    return {id_ for id_ in _queued_beside().union(_letters_beside(), all=True) if id_ is not None}
+def _with_several_items() -> set[int]:
+    found = _queued_with_other_items().union(_awaiting_with_active_runs(), all=True)
+    return {id_ for id_ in found if id_ is not None}
 
 
-def _queued_beside() -> Any:
-    """Rows that wait although their manifest has something else open."""
+def _queued_with_other_items() -> Any:
+    """The manifests of rows that wait although their manifest has another open item."""
     active = Metadata.objects.active().filter(manifest=OuterRef("manifest_id"))
     letters = DeadLetter.objects.awaiting().filter(manifest=OuterRef("manifest_id"))
     rows = WorkQueue.objects.queued().filter(Q(Exists(active)) | Q(Exists(letters)), manifest__isnull=False)
     return rows.order_by().values_list("manifest_id", flat=True)
 
 
-def _letters_beside() -> Any:
-    """Letters that await a decision although their manifest has a run under way."""
+def _awaiting_with_active_runs() -> Any:
+    """The manifests of letters that wait for a decision although their manifest has an active run."""
     active = Metadata.objects.active().filter(manifest=OuterRef("manifest_id"))
     letters = DeadLetter.objects.awaiting().filter(Exists(active), manifest__isnull=False)
     return letters.order_by().values_list("manifest_id", flat=True)
 
 
 def _close_second_items(manifest_ids: Sequence[int], *, now: datetime) -> None:
-    """What runs stays; a letter goes before what only waits, and is closed by a run that is under way."""
-    queued = [id_ for id_ in _queued_beside().filter(manifest__in=manifest_ids) if id_ is not None]
+    """Keep active runs; cancel queued rows with another open item, and close letters with an active run."""
+    queued = [id_ for id_ in _queued_with_other_items().filter(manifest__in=manifest_ids) if id_ is not None]
     WorkQueue.objects.cancel_queued(queued, reason=SECOND_ITEM)
-    answered = [id_ for id_ in _letters_beside().filter(manifest__in=manifest_ids) if id_ is not None]
-    letters = DeadLetter.objects.awaiting().filter(manifest__in=answered)
+    active = [id_ for id_ in _awaiting_with_active_runs().filter(manifest__in=manifest_ids) if id_ is not None]
+    letters = DeadLetter.objects.awaiting().filter(manifest__in=active)
     announce_letters(dead_letter_resolved, list(letters.values_list("id", flat=True)))
     letters.update(status=DeadLetterStatus.ACKNOWLEDGED, resolved_at=now, note=f"Closed by fsck: {SECOND_ITEM}.")
 
 
 def every_manifest_has_a_state(check: str, *, now: datetime, repair: bool) -> Iterator[Finding]:
-    """No manifest lacks the row that everyone locks."""
+    """No manifest lacks its state, the row that every stage locks."""
     stateless = list(Manifest.objects.filter(state__isnull=True).order_by("id").values_list("id", flat=True))
     for part in chunks(stateless):
         if repair:
@@ -186,7 +187,7 @@ def every_manifest_has_a_state(check: str, *, now: datetime, repair: bool) -> It
                 mark_parents(part)
                 arm(part, now=now)
         for name in _names(part).values():
-            yield Finding(check, name, "it has no run-time state, so that no turn can see it", is_mended=repair)
+            yield Finding(check, name, "it has no run-time state, so the manager cannot find it", is_mended=repair)
 
 
 def _pages(read: Page) -> Iterator[list[int]]:

@@ -1,8 +1,8 @@
-"""Beside the stages: close what dead processes left behind.
+"""Maintenance: close the executions of dead processes.
 
 Reads:  heartbeats, and executions in progress.
-Writes: ``lost_at`` of processes; through record the lost executions; claims that never began go back.
-Next:   record retries or buries what was lost.
+Writes: ``lost_at`` of processes; through record the lost executions; claims that never began are returned.
+Next:   record retries or dead-letters the lost executions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_CLAIMS = 10
 
 @dataclass(frozen=True, slots=True)
 class Reaped:
-    """What was found: processes declared lost, executions closed as lost, claims given back."""
+    """The numbers of processes declared lost, executions closed as lost, and claims returned."""
 
     processes: int = 0
     lost: int = 0
@@ -35,12 +35,12 @@ class Reaped:
 
 
 def reap(*, now: datetime) -> Reaped:
-    """Declare silent processes lost and deal with what they held; live processes are never touched."""
+    """Declare processes without heartbeat lost, and close or return their executions; live processes keep theirs."""
     expired_before = now - timedelta(seconds=get_config().process_expiry)
     with transact():
         silent = Process.objects.declare_lost(expired_before=expired_before, now=now)
     if silent:
-        logger.warning("%d processes gave no sign of life and are declared lost.", silent)
+        logger.warning("%d processes sent no heartbeat in time and are declared lost.", silent)
     orphans = _find_orphans()
     unbegun = [row for row in orphans if _never_began(row)]
     begun = [row for row in orphans if not _never_began(row)]
@@ -50,7 +50,7 @@ def reap(*, now: datetime) -> Reaped:
 
 
 def _find_orphans() -> list[Metadata]:
-    """Executions in progress whose process is lost, stopped or missing."""
+    """Executions in progress with a process that is lost, stopped or missing."""
     held = Metadata.objects.in_progress().exclude(process__in=Process.objects.trusted())
     return list(held.only("id", "process_id", "started_at", "claims").order_by("id")[:BATCH])
 
@@ -60,7 +60,7 @@ def _never_began(row: Metadata) -> bool:
 
 
 def _release(rows: list[Metadata]) -> int:
-    """Give back what had been claimed but not begun: it counts as nothing."""
+    """Return claims that never began: they use no attempt."""
     if not rows:
         return 0
     holders = {row.process_id for row in rows if row.process_id is not None}
@@ -72,5 +72,5 @@ def _lost(row: Metadata) -> Finished:
     if row.started_at is None:
         reason = f"It was claimed {row.claims} times, and each time its process ended before it began."
     else:
-        reason = "The process that ran it ended or gave no sign of life."
+        reason = "The process that ran it ended or sent no heartbeat in time."
     return Finished(row.id, outcomes.failed(FailureType.LOST, reason))

@@ -1,8 +1,8 @@
-"""Beside the stages: take back what was dispatched and nobody can run any more.
+"""Maintenance: put dispatched executions that no live process can run back into the queue.
 
-Reads:  pending executions, and the names that live processes can run.
-Writes: the queue rows they came from, which wait again; the executions go; through record those that cannot go back.
-Next:   the dispatcher gives the room to others, and starts these again when somebody can run them.
+Reads:  pending executions, and the workflows that live processes can run.
+Writes: the queue rows, which wait again; deletes the executions; through record those that cannot go back.
+Next:   the dispatcher gives their places to other rows, and dispatches these again when a process can run them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 R = TypeVar("R")
 
 BATCH = 500
-NOBODY_CAN_RUN_IT = "no live process can run it, and it cannot wait in the queue again"
+NO_PROCESS_CAN_RUN_IT = "no live process can run it, and it cannot wait in the queue again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,20 +39,20 @@ class Recalled:
 
 
 def recall(*, workflows: Collection[str], now: datetime) -> Recalled:
-    """Put pending executions whose workflow is not among these back into the queue, where they take nobody's room.
+    """Put pending executions of other workflows than these back into the queue, where they count for no limit.
 
-    No attempt is used: nobody has begun them. One that a worker claims meanwhile stays its own, and one whose
-    manifest has another row in the queue, which only a change by hand can bring about, stays pending.
+    No attempt is used: no worker has begun them. An execution that a worker claims in the same moment stays claimed,
+    and one with a manifest that has another row in the queue, which only a change by hand can cause, stays pending.
     """
     stranded = list(Metadata.objects.stranded(workflows).values_list("id", flat=True)[:BATCH])
     taken = _written(in_parts(stranded, _take_back))
     queued = sum(len(part.queued) for part in taken)
-    hopeless = sorted(row.id for part in taken for row in part.hopeless)
-    cancelled = sum(_written(in_parts(hopeless, functools.partial(_cancel, now=now))))
+    unqueueable = sorted(row.id for part in taken for row in part.unqueueable)
+    cancelled = sum(_written(in_parts(unqueueable, functools.partial(_cancel, now=now))))
     if queued or cancelled:
-        names = sorted({row.workflow for part in taken for row in (*part.queued, *part.hopeless)})
+        names = sorted({row.workflow for part in taken for row in (*part.queued, *part.unqueueable)})
         logger.warning(
-            "No live process can run %s: %d executions that waited for one went back to the queue, %d were cancelled.",
+            "No live process can run %s: %d pending executions went back to the queue, %d were cancelled.",
             ", ".join(names),
             queued,
             cancelled,
@@ -61,9 +61,11 @@ def recall(*, workflows: Collection[str], now: datetime) -> Recalled:
 
 
 def _written(parts: Parts[int, R]) -> list[R]:
-    """The results; what somebody holds just now is found again by the next turn."""
+    """The results; an execution with a row that another transaction holds is found again by the next turn."""
     for execution_id, error in parts.refused:
-        logger.error("Execution %d, which no live process can run, cannot be taken back: %s", execution_id, error)
+        logger.error(
+            "Execution %d, which no live process can run, cannot go back to the queue: %s", execution_id, error
+        )
     return parts.results
 
 
@@ -72,7 +74,7 @@ class _Taken:
     """The executions of a part that went back, and those that cannot."""
 
     queued: Sequence[Metadata]
-    hopeless: Collection[Metadata]
+    unqueueable: Collection[Metadata]
 
 
 def _take_back(execution_ids: Sequence[int]) -> _Taken:
@@ -80,17 +82,17 @@ def _take_back(execution_ids: Sequence[int]) -> _Taken:
         ManifestState.objects.lock(Metadata.objects.manifests_of(execution_ids))
         unclaimed = Metadata.objects.lock_unclaimed(execution_ids)
         owners, origins = _owners(unclaimed), _origins(unclaimed)
-        hopeless = _hopeless(unclaimed, owners=owners, origins=origins)
-        crowded = WorkQueue.objects.waiting_of(owners)
-        queued = [row for row in unclaimed if row not in hopeless and row.manifest_id not in crowded]
-        # A job that ends its processes before it has begun must not be counted anew each time.
+        unqueueable = _unqueueable(unclaimed, owners=owners, origins=origins)
+        already_queued = WorkQueue.objects.waiting_of(owners)
+        queued = [row for row in unclaimed if row not in unqueueable and row.manifest_id not in already_queued]
+        # The number of claims is kept, so that a job that ends its processes before it begins reaches the limit.
         WorkQueue.objects.requeue({origins[row.id].id: row.claims for row in queued})
         WorkQueue.objects.rename_workflow(_renamed(queued, owners))
         Metadata.objects.withdraw([row.id for row in queued])
         _unlink_letters([origins[row.id] for row in queued])
         if queued:
             wake(DISPATCHER)
-    return _Taken(queued, hopeless)
+    return _Taken(queued, unqueueable)
 
 
 def _owners(rows: Sequence[Metadata]) -> dict[int, str]:
@@ -100,14 +102,14 @@ def _owners(rows: Sequence[Metadata]) -> dict[int, str]:
 
 
 def _origins(rows: Sequence[Metadata]) -> dict[int, WorkQueue]:
-    """The queue rows that these executions came from, by execution; only where each names the other."""
+    """The queue rows that these executions came from, by execution; only if each refers to the other."""
     came_from = {row.id: row.work_queue_id for row in rows if row.work_queue_id is not None}
     found = WorkQueue.objects.filter(id_in(id=came_from.values())).only("id", "execution_id", "dead_letter_id")
     return {row.execution_id: row for row in found if row.execution_id and came_from.get(row.execution_id) == row.id}
 
 
-def _hopeless(rows: Sequence[Metadata], *, owners: Collection[int], origins: Collection[int]) -> set[Metadata]:
-    """Those that would never run, or must not, if they waited again; left as they are they took room for ever."""
+def _unqueueable(rows: Sequence[Metadata], *, owners: Collection[int], origins: Collection[int]) -> set[Metadata]:
+    """Executions that could never run, or must not, from the queue; left pending they would fill limits for ever."""
     cancelled_trees = CancelledTree.objects.stamped(row.tree_id for row in rows)
     return {
         row
@@ -120,7 +122,7 @@ def _hopeless(rows: Sequence[Metadata], *, owners: Collection[int], origins: Col
 
 
 def _renamed(rows: Sequence[Metadata], owners: Mapping[int, str]) -> dict[int, str]:
-    """Whose rows have to follow their manifest to another workflow, as all rows do that wait."""
+    """The manifests that have another workflow now, which their waiting rows take over."""
     return {
         row.manifest_id: owners[row.manifest_id]
         for row in rows
@@ -129,15 +131,15 @@ def _renamed(rows: Sequence[Metadata], owners: Mapping[int, str]) -> dict[int, s
 
 
 def _unlink_letters(origins: Sequence[WorkQueue]) -> None:
-    """Let dead letters whose retry waits again name no execution: dispatch will link the next one."""
+    """Clear the retry execution of dead letters with a retry that waits again: dispatch will link the next one."""
     letters = {row.dead_letter_id: row.execution_id for row in origins if row.dead_letter_id is not None}
     linked = DeadLetter.objects.filter(id__in=letters, retry_execution__in=letters.values())
     linked.update(retry_execution=None)
 
 
 def _cancel(execution_ids: Sequence[int], *, now: datetime) -> int:
-    """End what cannot go back; under the locks of its whole family, because its end may concern them."""
+    """End executions that cannot go back; with locks on their whole families, because an end may change them."""
     with transact():
         ManifestState.objects.lock_family(Metadata.objects.manifests_of(execution_ids))
         unclaimed = Metadata.objects.lock_unclaimed(execution_ids)
-        return stop(unclaimed, reason=NOBODY_CAN_RUN_IT, now=now).pending
+        return stop(unclaimed, reason=NO_PROCESS_CAN_RUN_IT, now=now).pending

@@ -1,8 +1,8 @@
-"""Beside the stages: fold the roll-up of history into one row a kind and hour, and let go what is too old.
+"""Maintenance: merge the hourly statistics into one row for each kind and hour, and delete old ones.
 
 Reads:  statistics that record appended.
 Writes: the merged rows in their place.
-Next:   people, on the overview.
+Next:   the operator, on the overview page.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BATCH = 5000
 
 
 def roll_up(*, now: datetime) -> int:
-    """Fold a batch and remove one of old rows; returns how many were folded, BATCH if there may be more."""
+    """Merge a batch and delete a batch of old rows; returns how many were merged, BATCH if there may be more."""
     with transact():
         old = HourlyStatistic.objects.filter(hour__lt=now - KEPT_FOR).order_by("hour")
         HourlyStatistic.objects.filter(id__in=list(old.values_list("id", flat=True)[:BATCH])).delete()

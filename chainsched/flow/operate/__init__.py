@@ -1,1 +1,1 @@
-"""Stages that an operator or a caller starts: trigger, cancel, enable, limit, resolve, remove."""
+"""Actions of an operator or a caller: trigger, cancel, enable, limit, prioritize, resolve, remove."""

@@ -1,8 +1,8 @@
-"""Beside the stages: an operator decides about more dead letters than one request should; the engine works in batches.
+"""Operator action: decide about more dead letters than fit one request; a scheduler works through them in batches.
 
-Reads:  the oldest bulk decision that is not over, and the next of its letters. The operator's page chose the letters.
+Reads:  the oldest unfinished bulk decision, and the next of its letters. The operator's page chose the letters.
 Writes: the bulk decision and its letters; through resolve the decisions; the outcome of each letter and its history.
-Next:   the dispatcher for retries, the manager for schedules that go on.
+Next:   the dispatcher for retries, the manager for schedules that continue.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from chainsched.models import BulkDecision, BulkDecisionItem
 logger = logging.getLogger(__name__)
 
 BATCH = 100
-MAX_SAID = 200
-ABANDONED = "the account of whoever asked for it is gone or closed"
-BUSY = "the database was busy with it; ask again"
+MAX_OUTCOME_TEXT = 200
+USER_GONE = "the account of the user who asked for it was deleted or deactivated"
+BUSY = "another transaction holds its rows; ask again"
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
-    """How many letters got their outcome, and whether there is more to do."""
+class CarriedOut:
+    """How many letters got their outcome, and whether more are waiting."""
 
     letters: int = 0
     has_more: bool = False
@@ -45,7 +45,7 @@ class Carried:
 def request_bulk_decision(
     verb: BulkDecisionVerb, letter_ids: Collection[int], *, by: Any, note: str, selection: str, now: datetime
 ) -> BulkDecision:
-    """Ask for a decision about exactly these letters: the set is fixed now, with who asked and why."""
+    """Ask for a decision about exactly these letters: the set is stored now, with the user and the reason."""
     with transact():
         bulk_decision = BulkDecision.objects.create(
             verb=verb, asked_by=by, note=note, selection=selection, total=len(letter_ids), created_at=now
@@ -63,34 +63,34 @@ def request_bulk_decision(
 
 
 def cancel_bulk_decision(bulk_decision_id: int, *, reason: str, now: datetime) -> bool:
-    """Let nothing more be done for a bulk decision; what was decided stays. False if it was over."""
+    """Stop a bulk decision; decisions that were made stay. False if it was over."""
     with transact():
         is_stopped = bool(BulkDecision.objects.cancel(bulk_decision_id, reason=reason, now=now))
     if is_stopped:
-        logger.info("BulkDecision %s was called off.", bulk_decision_id)
+        logger.info("Bulk decision %s was cancelled.", bulk_decision_id)
     return is_stopped
 
 
-def carry_out(*, now: datetime, limit: int = BATCH) -> Carried:
+def carry_out(*, now: datetime, limit: int = BATCH) -> CarriedOut:
     """Decide about the next letters of the oldest bulk decision.
 
-    A letter has its decision, its outcome and its entry in one commit, under the lock of the bulk decision: whoever is
-    killed leaves whole letters behind, and nobody decides about one twice.
+    A letter gets its decision, its outcome and its history entry in one commit, under the lock of the bulk decision: a
+    scheduler that is killed leaves no letter half decided, and no letter is decided about twice.
     """
     bulk_decision = BulkDecision.objects.open().order_by("id").first()
     if bulk_decision is None:
-        return Carried()
+        return CarriedOut()
     waiting = list(BulkDecisionItem.objects.waiting_of(bulk_decision.id).values_list("id", flat=True)[:limit])
     if not waiting:
-        return Carried(has_more=_close(bulk_decision.id, now=now))
+        return CarriedOut(has_more=_close(bulk_decision.id, now=now))
     parts = in_parts(waiting, functools.partial(_decide, bulk_decision.id, now=now))
-    given_up = dict.fromkeys(parts.busy, BUSY) | {id_: _told(error) for id_, error in parts.refused}
-    decided = sum(parts.results) + (_give_up(bulk_decision.id, given_up, now=now) if given_up else 0)
-    return Carried(letters=decided, has_more=decided > 0)
+    unwritten = dict.fromkeys(parts.busy, BUSY) | {id_: _failure_text(error) for id_, error in parts.refused}
+    decided = sum(parts.results) + (_skip_unwritable(bulk_decision.id, unwritten, now=now) if unwritten else 0)
+    return CarriedOut(letters=decided, has_more=decided > 0)
 
 
 def _close(bulk_decision_id: int, *, now: datetime) -> bool:
-    """End a bulk decision that has nothing left to do, unless somebody holds it."""
+    """End a bulk decision that has no letters left, unless another scheduler holds its lock."""
     with transact():
         if (
             BulkDecision.objects.lock_open(bulk_decision_id) is None
@@ -101,14 +101,14 @@ def _close(bulk_decision_id: int, *, now: datetime) -> bool:
 
 
 def _decide(bulk_decision_id: int, ids: Sequence[int], *, now: datetime) -> int:
-    """Decide about those of these letters that still wait; none if it is over or another scheduler works on it."""
+    """Decide about those of these letters that still wait; none if it is over or another scheduler holds its lock."""
     with transact():
         bulk_decision = BulkDecision.objects.lock_open(bulk_decision_id)
         if bulk_decision is None:
             return 0
         asker = _asker(bulk_decision)
         if asker is None:
-            BulkDecision.objects.cancel(bulk_decision_id, reason=ABANDONED, now=now)
+            BulkDecision.objects.cancel(bulk_decision_id, reason=USER_GONE, now=now)
             return 0
         BulkDecision.objects.begin(bulk_decision_id, now=now)
         still = BulkDecisionItem.objects.waiting_of(bulk_decision_id).filter(id__in=ids)
@@ -123,37 +123,40 @@ def _decide(bulk_decision_id: int, ids: Sequence[int], *, now: datetime) -> int:
 
 
 def _asker(bulk_decision: BulkDecision) -> Any:
-    """Who asked, as long as they have an account here; without one nobody stands for what is decided."""
+    """The user who asked; None if the account was deleted or deactivated, so that no user answers for the decision."""
     if bulk_decision.asked_by_id is None:
         return None
     user = get_user_model()._default_manager.filter(pk=bulk_decision.asked_by_id).first()  # noqa: SLF001
     return user if user is not None and user.is_active else None
 
 
-def _write_done(bulk_decision_id: int, said: Mapping[int, str], *, now: datetime) -> None:
-    written = _write_outcomes(said, BulkDecisionOutcome.DONE, now=now)
+def _write_done(bulk_decision_id: int, texts: Mapping[int, str], *, now: datetime) -> None:
+    written = _write_outcomes(texts, BulkDecisionOutcome.DONE, now=now)
     BulkDecision.objects.count_up(bulk_decision_id, done=written, skipped=0)
 
 
-def _write_skipped(bulk_decision_id: int, said: Mapping[int, str], *, now: datetime) -> int:
-    written = _write_outcomes(said, BulkDecisionOutcome.SKIPPED, now=now)
+def _write_skipped(bulk_decision_id: int, texts: Mapping[int, str], *, now: datetime) -> int:
+    written = _write_outcomes(texts, BulkDecisionOutcome.SKIPPED, now=now)
     BulkDecision.objects.count_up(bulk_decision_id, done=0, skipped=written)
     return written
 
 
-def _write_outcomes(said: Mapping[int, str], outcome: BulkDecisionOutcome, *, now: datetime) -> int:
-    rows = [{"id": id_, "outcome": outcome, "said": words[:MAX_SAID], "decided_at": now} for id_, words in said.items()]
+def _write_outcomes(texts: Mapping[int, str], outcome: BulkDecisionOutcome, *, now: datetime) -> int:
+    rows = [
+        {"id": id_, "outcome": outcome, "said": text[:MAX_OUTCOME_TEXT], "decided_at": now}
+        for id_, text in texts.items()
+    ]
     return len(bulk.update(BulkDecisionItem, rows, where={"outcome": BulkDecisionOutcome.WAITING}))
 
 
-def _give_up(bulk_decision_id: int, said: Mapping[int, str], *, now: datetime) -> int:
-    """Leave out letters that could not be written, so that they do not keep the others waiting."""
+def _skip_unwritable(bulk_decision_id: int, texts: Mapping[int, str], *, now: datetime) -> int:
+    """Skip letters that could not be written, so that they do not keep the others waiting."""
     with transact():
         if BulkDecision.objects.lock_open(bulk_decision_id) is None:
             return 0
-        return _write_skipped(bulk_decision_id, said, now=now)
+        return _write_skipped(bulk_decision_id, texts, now=now)
 
 
-def _told(error: Exception) -> str:
-    logger.error("A letter of a bulk decision could not be decided about.", exc_info=error)
+def _failure_text(error: Exception) -> str:
+    logger.error("A dead letter of a bulk decision could not be written and is skipped.", exc_info=error)
     return f"it could not be written: {type(error).__name__}"

@@ -1,8 +1,8 @@
-"""Beside the stages: stop what is under way. Cancelling goes with the stream: queued, pending, running.
+"""Operator action: cancel the open work of manifests, in the order in which it moves: queued, pending, running.
 
-Reads:  what the manifests have open.
+Reads:  the manifests' queue rows and executions.
 Writes: queue rows; through record the executions that have not begun; a request to those that run.
-Next:   the run that is told ends as cancelled; the alarm is set for the next occurrence.
+Next:   a run that gets the request ends as cancelled; the alarm is set for the next occurrence.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from chainsched.models import Manifest, ManifestState, Metadata, WorkQueue
 
 
 def cancel(manifest_ids: Collection[int], *, reason: str, now: datetime) -> Cancelled:
-    """Stop the open work of these manifests and drop wishes for more. The occurrence is consumed: no retry, no letter.
+    """Stop the open work of these manifests and drop trigger requests. The occurrence is consumed: no retry, no letter.
 
-    A row that is dispatched while this waits for it is found as an execution: nothing slips through.
+    A row that is dispatched while this waits for it is found as an execution, so that no work is missed.
     """
     return with_steady_edges(lambda: _cancel(manifest_ids, reason=reason, now=now))
 
@@ -36,7 +36,7 @@ def cancel_execution(execution_id: int, *, reason: str, now: datetime) -> Cancel
 
 
 def cancel_row(row_id: int, *, reason: str, now: datetime) -> bool:
-    """Take one row out of the queue; False if it waits no longer. Wishes for another run stay."""
+    """Take one row out of the queue; False if it waits no longer. Trigger requests for another run stay."""
     return with_steady_edges(lambda: _cancel_row(row_id, reason=reason, now=now))
 
 
@@ -57,28 +57,28 @@ def _cancel_execution(execution_id: int, *, reason: str, now: datetime) -> Cance
 
 
 def stop(active: Collection[Metadata], *, reason: str, now: datetime) -> Cancelled:
-    """Tell executions to stop, and end at once those that have not begun; the caller has locked their manifests."""
+    """Ask executions to stop, and end at once those that have not begun; the caller has locked their manifests."""
     if active:
         wake(WORKER)
-    told = set(Metadata.objects.request_cancel([row.id for row in active], reason=reason))
+    requested = set(Metadata.objects.request_cancel([row.id for row in active], reason=reason))
     pending = [row.id for row in active if row.state == ExecutionState.PENDING]
     ended = record([Finished(id_, Outcome(ExecutionState.CANCELLED)) for id_ in pending], now=now).ended
-    return Cancelled(pending=len(ended), running=len(told - set(ended)))
+    return Cancelled(pending=len(ended), running=len(requested - set(ended)))
 
 
 def _cancel(manifest_ids: Collection[int], *, reason: str, now: datetime) -> Cancelled:
     with transact():
         locked = ManifestState.objects.lock_family(manifest_ids)
-        unwished = ManifestState.objects.forget_triggers(manifest_ids)
+        untriggered = ManifestState.objects.forget_triggers(manifest_ids)
         unqueued = WorkQueue.objects.cancel_queued(manifest_ids, reason=reason)
         _consume(unqueued, locked=locked, now=now)
         stopped = stop(Metadata.objects.lock_active_of(manifest_ids), reason=reason, now=now)
-        arm(unwished, now=now)
+        arm(untriggered, now=now)
     return Cancelled(queued=len(unqueued)) + stopped
 
 
 def _consume(manifest_ids: Sequence[int], *, locked: Collection[int], now: datetime) -> None:
-    """Let the occurrence that a cancelled row stood for be over, and go on from there."""
+    """End the occurrence of a cancelled row, and set the alarm for the next one."""
     ManifestState.objects.settle(manifest_ids, now=now)
     Manifest.objects.mark_done(manifest_ids, now=now)
     ManifestState.objects.note_outstanding_parts(manifest_ids)

@@ -1,8 +1,8 @@
-"""Beside the stages: stop a whole tree of executions.
+"""Operator action: cancel a whole tree of executions.
 
-Reads:  the tree, and what its manifests and their dependents have open or are due for.
-Writes: a stamp for the root; queue rows; through record what has not begun; a request to what runs.
-Next:   nothing: enqueue and dispatch make nothing for a stamped tree, and its outcomes fire nothing.
+Reads:  the tree, and the open items and due executions of its manifests and their dependents.
+Writes: a CancelledTree row as a mark; queue rows; through record pending executions; a request to running ones.
+Next:   nothing: enqueue and dispatch make no rows for a marked tree, and its outcomes make no dependent due.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ LATE_FOR_TREE = "the tree it belongs to was cancelled"
 
 
 def cancel_tree(root_execution_id: int, *, reason: str, now: datetime) -> Cancelled:
-    """Stop everything that this root led to and let nothing more come of it. Doing it twice does no harm.
+    """Stop all executions below this root and prevent new ones. Calling it twice does no harm.
 
-    The stamp is committed first. A row that somebody opened without having seen it meets it at dispatch.
+    The mark is committed first. A row that a transaction queued without seeing the mark is found by the dispatcher.
     """
-    _stamp(root_execution_id, reason=reason, now=now)
+    _mark(root_execution_id, reason=reason, now=now)
     cancelled = _stop_without_manifest(root_execution_id, reason=reason, now=now)
     for part in chunks(_manifests_of(root_execution_id)):
         cancel_part = functools.partial(_cancel_part, part, root_execution_id, reason=reason, now=now)
@@ -38,13 +38,13 @@ def cancel_tree(root_execution_id: int, *, reason: str, now: datetime) -> Cancel
 
 
 def cancel_late(root_execution_ids: Collection[int], *, now: datetime) -> None:
-    """Cancel the rows of cancelled trees that the dispatcher met: they were opened by a caller that saw no stamp."""
+    """Cancel the rows of cancelled trees that the dispatcher found: they were queued by a caller that saw no mark."""
     for root_execution_id in root_execution_ids:
         cancel_tree(root_execution_id, reason=LATE_FOR_TREE, now=now)
 
 
-def _stamp(root_execution_id: int, *, reason: str, now: datetime) -> None:
-    """Stamp between two turns of the dispatcher: the next one sees it, and the last one's executions can be seen."""
+def _mark(root_execution_id: int, *, reason: str, now: datetime) -> None:
+    """Write the mark between two turns of the dispatcher: the next turn sees it, this sees the last turn's rows."""
     with transact():
         NamedLock.objects.lock(DISPATCH)
         CancelledTree.objects.stamp(root_execution_id, reason=reason, now=now)
@@ -60,7 +60,7 @@ def _stop_without_manifest(root_execution_id: int, *, reason: str, now: datetime
 
 
 def _manifests_of(root_execution_id: int) -> list[int]:
-    """Where the tree may have something open: manifests that ran or wait in it, and their dependents of any kind."""
+    """The manifests that may have an open item in the tree: those that ran or wait in it, and all their dependents."""
     ran = Metadata.objects.tree(root_execution_id).values_list("manifest_id", flat=True)
     waiting = WorkQueue.objects.queued().filter(root_execution=root_execution_id).values_list("manifest_id", flat=True)
     ids = {id_ for id_ in (*ran, *waiting) if id_ is not None}
@@ -74,20 +74,20 @@ def _cancel_part(manifest_ids: Collection[int], root_execution_id: int, *, reaso
         locked = ManifestState.objects.lock_family(manifest_ids)
         unqueued = WorkQueue.objects.cancel_queued(manifest_ids, reason=reason, root_execution=root_execution_id)
         ManifestState.objects.settle(unqueued, now=now)
-        spent = _spend(manifest_ids, root_execution_id)
-        Manifest.objects.mark_done([*unqueued, *spent], now=now)
-        ManifestState.objects.note_outstanding_parts([*unqueued, *spent])
+        covered = _cover(manifest_ids, root_execution_id)
+        Manifest.objects.mark_done([*unqueued, *covered], now=now)
+        ManifestState.objects.note_outstanding_parts([*unqueued, *covered])
         active = [row for row in Metadata.objects.lock_active_of(manifest_ids) if row.tree_id == root_execution_id]
         stopped = stop(active, reason=reason, now=now)
-        arm({*unqueued, *spent, *find_continuations([*unqueued, *spent], locked=locked)}, now=now)
+        arm({*unqueued, *covered, *find_continuations([*unqueued, *covered], locked=locked)}, now=now)
     return Cancelled(queued=len(unqueued)) + stopped
 
 
-def _spend(manifest_ids: Collection[int], root_execution_id: int) -> list[int]:
-    """Let what is due for an execution of this tree count as covered."""
+def _cover(manifest_ids: Collection[int], root_execution_id: int) -> list[int]:
+    """Count dependents that are due for an execution of this tree as covered; returns their ids."""
     due = dict(ManifestState.objects.behind(manifest_ids).values_list("manifest_id", "due_execution"))
     in_tree = Metadata.objects.tree(root_execution_id).filter(id__in=set(due.values()))
     found = set(in_tree.values_list("id", flat=True))
-    spent = [manifest_id for manifest_id, execution_id in due.items() if execution_id in found]
-    ManifestState.objects.forgo(spent)
-    return spent
+    covered = [manifest_id for manifest_id, execution_id in due.items() if execution_id in found]
+    ManifestState.objects.forgo(covered)
+    return covered

@@ -1,7 +1,7 @@
-"""Beside the stages: switch manifests and groups on and off.
+"""Operator action: enable and disable manifests and groups.
 
-Reads:  who depends on them.
-Writes: the switches, and the alarms of everything that starts or stops with them.
+Reads:  their dependents and members.
+Writes: ``is_enabled``, and the alarms of all manifests that start or stop with it.
 Next:   the manager.
 """
 
@@ -17,22 +17,22 @@ from chainsched.models import Manifest, ManifestGroup, ManifestState
 
 
 def enable(manifest_ids: Collection[int], *, now: datetime) -> int:
-    """Let manifests run again, from now: what they missed is not made up for. Returns how many were off."""
+    """Let manifests run again, from now: missed occurrences do not run. Returns how many were disabled."""
     return _switch(manifest_ids, is_enabled=True, now=now)
 
 
 def disable(manifest_ids: Collection[int], *, now: datetime) -> int:
-    """Let manifests run only when triggered in person; a row that waits stays. Returns how many were on."""
+    """Let manifests run only when triggered; a row that waits stays. Returns how many were enabled."""
     return _switch(manifest_ids, is_enabled=False, now=now)
 
 
 def enable_group(group_id: int, *, now: datetime) -> bool:
-    """Let a group's manifests run again, from now; False if they could already."""
+    """Let a group's manifests run again, from now; False if the group was enabled already."""
     return _switch_group(group_id, is_enabled=True, now=now)
 
 
 def disable_group(group_id: int, *, now: datetime) -> bool:
-    """Let nothing of a group be queued or dispatched; False if it was off already."""
+    """Stop queueing and dispatching manifests of a group; False if it was disabled already."""
     return _switch_group(group_id, is_enabled=False, now=now)
 
 
@@ -50,7 +50,7 @@ def _switch(manifest_ids: Collection[int], *, is_enabled: bool, now: datetime) -
 
 def _switch_group(group_id: int, *, is_enabled: bool, now: datetime) -> bool:
     with transact():
-        # First of all, so that nobody joins the group unseen with an alarm for the switch as it was.
+        # First, so that no concurrent transaction adds a member unseen with an alarm for the old value.
         group = ManifestGroup.objects.filter(id=group_id, is_enabled=not is_enabled)
         if not group.update(is_enabled=is_enabled):
             return False

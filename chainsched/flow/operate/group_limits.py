@@ -1,7 +1,7 @@
-"""Beside the stages: change what the jobs of a group share.
+"""Operator action: change the limit and the priority of a group.
 
 Reads:  the group and its members.
-Writes: the group's limit and priority; the places of its rows that wait.
+Writes: the group's limit and priority; the queue places of its waiting rows.
 Next:   the dispatcher.
 """
 
@@ -14,9 +14,9 @@ from chainsched.models import Manifest, ManifestGroup, ManifestState
 
 
 def set_group_limits(group_id: int, *, max_active_jobs: int | None, priority: int) -> bool:
-    """Set a group's limit and priority; rows that wait get their new place. False if nothing changed."""
+    """Set a group's limit and priority; waiting rows get their new place. False if nothing changed."""
     with transact():
-        # The group before its members' states, as everybody locks who changes one.
+        # The group before its members' states: all transactions that change a group lock in this order.
         other = ManifestGroup.objects.filter(id=group_id).exclude(max_active_jobs=max_active_jobs, priority=priority)
         if not other.update(max_active_jobs=max_active_jobs, priority=priority):
             return False

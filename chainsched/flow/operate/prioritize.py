@@ -1,6 +1,6 @@
-"""Beside the stages: somebody lets a row of the queue go before the others.
+"""Operator action: move a row to the front of the queue.
 
-Reads:  whose row it is.
+Reads:  the manifest of the row.
 Writes: its place in the queue.
 Next:   the dispatcher.
 """
@@ -12,9 +12,9 @@ from chainsched.models import ManifestState, WorkQueue
 
 
 def prioritize(row_id: int) -> bool:
-    """Put a waiting row first of its priority, whatever it was to wait for; False if it waits no longer.
+    """Put a waiting row first of its priority, without its delay; False if it waits no longer.
 
-    As after a trigger, it runs although its manifest is disabled. Limits and a disabled group still hold it.
+    As after a trigger, it runs even if its manifest is disabled. Limits and a disabled group still apply.
     """
     with transact():
         ManifestState.objects.lock(WorkQueue.objects.manifest_of(row_id))

@@ -1,8 +1,8 @@
-"""Beside the stages: take a manifest away for good.
+"""Operator action: remove a manifest.
 
-Reads:  nothing that it decides on.
-Writes: its queued row, cancelled; its letters, acknowledged by the system; then the manifest and its state go.
-Next:   a run that is under way finishes, without retry or letter; history stays.
+Reads:  its family of manifests, to lock and re-arm them.
+Writes: cancels its queued row; acknowledges its letters for the system; deletes the manifest and its state.
+Next:   an active run finishes, without retry or letter; its history stays.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ REASON = "removed"
 
 
 def remove_all(manifest_ids: Collection[int], *, now: datetime) -> tuple[int, dict[str, int]]:
-    """Remove any number of manifests in one transaction; counts the deleted rows, by kind too."""
+    """Remove any number of manifests in one transaction; returns the number of deleted rows, in total and by kind."""
     removed, kinds = 0, Counter[str]()
     with transact():
         for part in chunks(sorted(set(manifest_ids))):
@@ -34,7 +34,7 @@ def remove_all(manifest_ids: Collection[int], *, now: datetime) -> tuple[int, di
 
 
 def remove(manifest_ids: Collection[int], *, now: datetime) -> tuple[int, dict[str, int]]:
-    """Remove manifests; their dependents stay, idle, and continuations beside them wait for them no longer."""
+    """Remove manifests; their dependents stay, idle, and continuations among their siblings no longer wait for them."""
     with transact():
         locked = ManifestState.objects.lock_family(manifest_ids)
         continuations = list(Manifest.objects.beside(manifest_ids).values_list("id", flat=True))

@@ -1,6 +1,6 @@
-"""Beside the stages: somebody decides about dead letters.
+"""Operator action: decide about dead letters.
 
-Reads:  the letters, and the executions that were the last.
+Reads:  the letters, and their failed executions.
 Writes: the decisions; through enqueue the retries; the manifests' failure counts and alarms.
 Next:   the dispatcher for a retry, the manager for the next occurrence.
 """
@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from chainsched import history
-from chainsched.db.fields import with_person
+from chainsched.db.fields import with_users
 from chainsched.domain.inputs import Unreadable
 from chainsched.domain.results import Resolved
 from chainsched.domain.states import BulkDecisionVerb, DeadLetterStatus, Source
@@ -26,14 +26,14 @@ from chainsched.flow.transactions import transact
 from chainsched.models import CancelledTree, DeadLetter, Manifest, ManifestState, Metadata
 from chainsched.signals import dead_letter_resolved
 
-GONE = "its manifest is gone; acknowledge it"
+GONE = "its manifest was removed; acknowledge it"
 UNREADABLE = "its input cannot be read; acknowledge it, and trigger the manifest with an input that can"
 TREE_CANCELLED = "its tree was cancelled; acknowledge it, and trigger the manifest if it should run all the same"
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Who decided, and what they said."""
+    """The user who decided, and the note that goes with it."""
 
     by: Any = None
     note: str = ""
@@ -52,7 +52,7 @@ class LetterVerb:
 def decide(
     verb: BulkDecisionVerb, letter_ids: Collection[int], *, decision: Decision, now: datetime, details: str = ""
 ) -> Resolved:
-    """Retry or acknowledge these letters and write their history: one road for few and for many."""
+    """Retry or acknowledge these letters and write their history; single and bulk decisions both come here."""
     letter_verb = LETTER_VERBS[verb]
     if decision.by is None:
         return letter_verb.stage(letter_ids, decision=decision, now=now)
@@ -67,7 +67,7 @@ def decide(
 def _entries(
     before: Mapping[int, DeadLetter], resolved: Resolved, *, letter_verb: LetterVerb, reason: str, details: str
 ) -> dict[str, list[DeadLetter]]:
-    """The letters by the text of their entries; a letter that is gone has none."""
+    """The letters of each history text; a letter that was deleted has no entry."""
     entries: dict[str, list[DeadLetter]] = defaultdict(list)
     for id_, letter in before.items():
         after = letter.status if id_ in resolved.skipped else letter_verb.status
@@ -86,7 +86,7 @@ def _entries(
 def retry(letter_ids: Collection[int], *, decision: Decision, now: datetime) -> Resolved:
     """Queue another run for each letter, with the input, parent and root of the run that failed.
 
-    Failures are counted anew. A letter that was decided about already is skipped, and the answer says by whom.
+    The failure count starts at 0. A letter that is resolved already is skipped, and the result names the user.
     """
     return with_steady_edges(lambda: _retry(letter_ids, decision=decision, now=now))
 
@@ -95,22 +95,22 @@ def _retry(letter_ids: Collection[int], *, decision: Decision, now: datetime) ->
     with transact():
         letters, skipped, locked = _take(letter_ids)
         failed = Metadata.objects.in_bulk([letter.execution_id for letter in letters if letter.execution_id])
-        hopeless = {letter.id: GONE for letter in letters if letter.manifest_id not in locked}
-        hopeless |= _of_cancelled_trees(letters, failed) | _without_input(letters, failed)
-        known = {letter.id: letter for letter in letters if letter.id not in hopeless}
+        refused = {letter.id: GONE for letter in letters if letter.manifest_id not in locked}
+        refused |= _of_cancelled_trees(letters, failed) | _without_input(letters, failed)
+        known = {letter.id: letter for letter in letters if letter.id not in refused}
         _decide(known, DeadLetterStatus.RETRIED, decision, now=now)
         enqueue(
             [_queue_request(letter, failed.get(letter.execution_id or 0), now) for letter in known.values()], now=now
         )
-        # The letter stops it no longer: what its parent did meanwhile is its part again.
+        # The letter no longer blocks the manifest: outcomes of its parent since then are its part again.
         manifest_ids = sorted({letter.manifest_id for letter in known.values() if letter.manifest_id is not None})
         ManifestState.objects.note_outstanding_parts(manifest_ids)
         arm(find_continuations(manifest_ids, locked=locked), now=now)
-    return Resolved(tuple(known), {**skipped, **hopeless})
+    return Resolved(tuple(known), {**skipped, **refused})
 
 
 def acknowledge(letter_ids: Collection[int], *, decision: Decision, now: datetime) -> Resolved:
-    """Close letters without another run; the occurrence is spent, and the schedule goes on from now."""
+    """Close letters without another run; the occurrence is consumed, and the schedule continues from now."""
     return with_steady_edges(lambda: _acknowledge(letter_ids, decision=decision, now=now))
 
 
@@ -128,7 +128,7 @@ def _acknowledge(letter_ids: Collection[int], *, decision: Decision, now: dateti
 
 
 def _of_cancelled_trees(letters: Sequence[DeadLetter], failed: Mapping[int, Metadata]) -> dict[int, str]:
-    """The letters whose run belongs to a tree that somebody cancelled: nothing more is made for it."""
+    """The letters of runs in cancelled trees, for which no rows are made any more."""
     runs = {letter.id: failed.get(letter.execution_id or 0) for letter in letters}
     trees = {letter_id: run.tree_id for letter_id, run in runs.items() if run is not None}
     cancelled = CancelledTree.objects.stamped(trees.values())
@@ -136,17 +136,17 @@ def _of_cancelled_trees(letters: Sequence[DeadLetter], failed: Mapping[int, Meta
 
 
 def _without_input(letters: Sequence[DeadLetter], failed: Mapping[int, Metadata]) -> dict[int, str]:
-    """The letters whose run cannot be made again: what is stored as its input cannot be read."""
+    """The letters of runs that cannot be repeated, because their stored input cannot be read."""
     unreadable = {run.id for run in failed.values() if isinstance(run.input, Unreadable)}
     return {letter.id: UNREADABLE for letter in letters if letter.execution_id in unreadable}
 
 
 def _take(letter_ids: Collection[int]) -> tuple[list[DeadLetter], dict[int, str], set[int]]:
-    """Lock the manifests behind the letters, then look: those that still await, and why the others are skipped."""
+    """Lock the manifests of the letters, then read: the letters that still wait, and why the others are skipped."""
     rows = DeadLetter.objects.filter(id__in=letter_ids)
     manifest_ids = {id_ for id_ in rows.values_list("manifest_id", flat=True) if id_ is not None}
     locked = set(ManifestState.objects.lock_family(manifest_ids))
-    letters = list(rows.prefetch_related(with_person("resolved_by")).order_by("id"))
+    letters = list(rows.prefetch_related(with_users("resolved_by")).order_by("id"))
     awaiting = [letter for letter in letters if letter.status == DeadLetterStatus.AWAITING_INTERVENTION]
     skipped = dict.fromkeys(letter_ids, "there is no such dead letter")
     skipped |= {letter.id: _decided(letter) for letter in letters}
@@ -156,9 +156,9 @@ def _take(letter_ids: Collection[int]) -> tuple[list[DeadLetter], dict[int, str]
 
 
 def _decided(letter: DeadLetter) -> str:
-    who = letter.resolved_by or "the system"
+    user = letter.resolved_by or "the system"
     at = f" at {letter.resolved_at:%Y-%m-%d %H:%M:%S %Z}" if letter.resolved_at else ""
-    return f"already {letter.status} by {who}{at}"
+    return f"already {letter.status} by {user}{at}"
 
 
 def _decide(letters: Mapping[int, DeadLetter], status: DeadLetterStatus, decision: Decision, *, now: datetime) -> None:
@@ -170,7 +170,7 @@ def _decide(letters: Mapping[int, DeadLetter], status: DeadLetterStatus, decisio
 
 
 def _queue_request(letter: DeadLetter, failed: Metadata | None, now: datetime) -> QueueRequest:
-    """The run again, as it was; one whose record retention removed runs with the manifest's own input."""
+    """A repeat of the failed run; if retention removed that execution, a run with the manifest's own input."""
     manifest_id = letter.manifest_id or 0
     if failed is None:
         return QueueRequest(manifest_id, Source.DEAD_LETTER, now, lineage=Lineage(), dead_letter_id=letter.id)

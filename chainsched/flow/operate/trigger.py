@@ -1,8 +1,8 @@
-"""Beside the stages: somebody asks for a run in person.
+"""Operator action: trigger a run; a caller in code does the same.
 
-Reads:  what the manifests have open.
-Writes: through enqueue a queue row; or the wish, which is remembered until it can be fulfilled.
-Next:   the dispatcher, or the manager when the wish comes due.
+Reads:  the open items of the manifests.
+Writes: through enqueue a queue row; or the trigger request, which is stored until the manifest can run.
+Next:   the dispatcher, or the manager when the trigger request is due.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from chainsched.models.manifest_facts import load_facts
 
 @dataclass(frozen=True, slots=True)
 class TriggerRequest:
-    """What is asked for: with which input, and when at the earliest."""
+    """The input of the run, and the delay before it may start."""
 
     input: Any = OWN_INPUT
     delay: timedelta | None = None
 
 
 def trigger(manifest_ids: Collection[int], *, request: TriggerRequest, now: datetime) -> dict[int, Answer]:
-    """Run these manifests now, or remember the wish; never raises for what they are doing at the moment.
+    """Run these manifests now, or store the trigger request; never raises because of an open item.
 
-    A thousand wishes while a run is under way make one more run, with the input of the newest.
+    A thousand trigger requests while a run is active make one more run, with the input of the newest.
     """
     with transact():
         facts = {known.manifest_id: known for known in load_facts(ManifestState.objects.lock(manifest_ids))}
@@ -46,7 +46,7 @@ def trigger(manifest_ids: Collection[int], *, request: TriggerRequest, now: date
         answers |= _queue(_those(answers, Answer.QUEUED), request, now=now)
         answers |= _bring_forward(_those(answers, Answer.ALREADY_QUEUED))
         waiting = _those(answers, Answer.WILL_RUN_AGAIN, Answer.DELAYED, Answer.WAITS_FOR_GROUP)
-        _remember(waiting, request, now=now)
+        _store_request(waiting, request, now=now)
     return answers
 
 
@@ -71,7 +71,7 @@ def _answer(facts: Facts, request: TriggerRequest) -> Answer:
     if request.delay:
         return Answer.DELAYED
     if facts.open_item is OpenItem.QUEUED:
-        # Its input is settled; a wish for another one is a wish for another run.
+        # The input of a queued row is fixed; a request with another input asks for another run.
         return Answer.ALREADY_QUEUED if request.input is OWN_INPUT else Answer.WILL_RUN_AGAIN
     if facts.open_item is not None:
         return Answer.WILL_RUN_AGAIN
@@ -89,12 +89,12 @@ def _queue(manifest_ids: Collection[int], request: TriggerRequest, *, now: datet
 
 
 def _bring_forward(manifest_ids: Collection[int]) -> dict[int, Answer]:
-    """Let waiting rows go at once; one that was dispatched this very moment has a run under way."""
+    """Let waiting rows start at once; a manifest with a row that was dispatched just now has an active run."""
     moved = WorkQueue.objects.bring_forward(manifest_ids)
     return {manifest_id: Answer.WILL_RUN_AGAIN for manifest_id in manifest_ids if manifest_id not in moved}
 
 
-def _remember(manifest_ids: Collection[int], request: TriggerRequest, *, now: datetime) -> None:
+def _store_request(manifest_ids: Collection[int], request: TriggerRequest, *, now: datetime) -> None:
     wanted_at = now + (request.delay or timedelta(0))
     wanted_input = None if request.input is OWN_INPUT else request.input
     lineage = Lineage.of_scope()

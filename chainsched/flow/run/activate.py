@@ -1,4 +1,4 @@
-"""Beside the stages: a run wakes dormant children of its own manifest; or a person wakes one by hand.
+"""Run action: activate dormant children of the run's own manifest. Operator action: activate one by hand.
 
 Reads:  the children, their open items, and the execution that asks.
 Writes: through enqueue the queue rows.
@@ -38,10 +38,10 @@ def activate(
     """Queue the named dormant children with their inputs, all or none; returns those that were queued.
 
     Refused: a child that does not exist, is not dormant or belongs to another parent, an input that does not fit,
-    and a run that is no longer its process's own. A child that is queued or active already is skipped with a warning.
+    and a run that its process no longer owns. A child that is queued or active already is skipped with a warning.
 
-    The start of the run, which has gone on for so long, is written down with it: should its process end now, the run
-    has left something behind and counts as an attempt, and is not simply run again.
+    The start of the run, ``ran_for`` ago, is written in the same transaction: if its process ends now, the run has had
+    an effect and counts as an attempt, and is not run again as if it had never begun.
     """
     wanted = dict(activations)
     if not wanted:
@@ -66,7 +66,7 @@ def activate(
 
 
 def activate_by_hand(manifest_id: int, value: Any, *, now: datetime) -> Answer:
-    """Queue a dormant child with this input on behalf of a person; no run is its parent.
+    """Queue a dormant child with this input for an operator; no run is its parent.
 
     Refused: a manifest that is not dormant, and an input that does not fit. One that is busy stays as it is.
     """
@@ -115,10 +115,10 @@ def _check_input(child: Manifest, value: Any) -> Any:
 
 
 def _check_fence(execution_id: int, process_id: int) -> None:
-    """Refuse a run that was taken from its process meanwhile."""
+    """Refuse a run that its process has lost since it began."""
     is_trusted = Process.objects.trusted().filter(pk=process_id).exists()
     if not is_trusted or not Metadata.objects.in_progress().filter(id=execution_id, process=process_id).exists():
-        raise ProcessLost(f"Execution {execution_id} is no longer this process's own; it activates nothing.")
+        raise ProcessLost(f"This process no longer owns execution {execution_id}; it activates nothing.")
 
 
 def _warn_of_skips(children: dict[str, Manifest], busy: dict[int, OpenItem]) -> None:

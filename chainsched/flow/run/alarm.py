@@ -1,8 +1,8 @@
-"""Beside the stages: set the alarm. Nothing else writes ``next_run_at``.
+"""Used by the stages: set the alarm. No other module writes ``next_run_at``.
 
-Reads:  the facts of manifests whose states the caller has locked.
-Writes: ``next_run_at`` and ``occurrence_at``, and with ``spend`` what an opened queue row covers.
-Next:   the manager looks at a manifest when its alarm comes.
+Reads:  the facts of manifests; the caller has locked their states.
+Writes: ``next_run_at`` and ``occurrence_at``, and with ``clear`` the executions that a new queue row covers.
+Next:   the manager evaluates a manifest when its alarm is due.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def arm(
 ) -> int:
     """Give each manifest the alarm that its facts call for; returns how many alarms changed.
 
-    Called by whatever ends an open item or lifts an obstacle. ``is_fresh``: see ``due.alarm``. ``idle`` are those whose
-    open item the caller has just ended, so that none needs to be looked for.
+    Called by each stage that ends an open item or removes an obstacle. ``is_fresh``: see ``due.alarm``. ``idle`` are
+    the manifests with an open item that the caller has just ended, so that none needs to be looked for.
     """
     if not manifest_ids:
         return 0
@@ -40,7 +40,7 @@ def arm(
     alarms = {manifest_id: _alarm(known, now=now, is_fresh=is_fresh) for manifest_id, known in facts.items()}
     changed = {id_: alarm for id_, alarm in alarms.items() if alarm.next_run_at != facts[id_].next_run_at}
     moved = {id_: alarm for id_, alarm in alarms.items() if alarm.occurrence_at != facts[id_].occurrence_at}
-    # Of what comes later than that it hears at its next turn.
+    # The manager finds later alarms by itself at its next turn.
     soon = now + timedelta(seconds=get_config().manager_interval)
     if any(alarm.next_run_at is not None and alarm.next_run_at <= soon for alarm in changed.values()):
         wake(MANAGER)
@@ -49,14 +49,14 @@ def arm(
 
 
 class Alarm(NamedTuple):
-    """When the manager looks next, and the part of it that is the schedule's own."""
+    """When the manager evaluates the manifest next, and the time of the schedule's own next occurrence."""
 
     next_run_at: datetime | None = None
     occurrence_at: datetime | None = None
 
 
 def set_alarms(alarms: Mapping[int, Alarm]) -> int:
-    """Write the alarms that a decision named; an empty one disarms."""
+    """Write these alarms; an empty one clears the alarm of its manifest."""
     rows = [
         {"manifest": manifest_id, "next_run_at": alarm.next_run_at, "occurrence_at": alarm.occurrence_at}
         for manifest_id, alarm in sorted(alarms.items())
@@ -65,7 +65,7 @@ def set_alarms(alarms: Mapping[int, Alarm]) -> int:
 
 
 def clear(manifest_ids: Collection[int], *, now: datetime, is_covering: bool) -> None:
-    """Turn the alarm off for manifests that got a queue row; a covering one counts for what they were due for."""
+    """Clear the alarm of manifests that got a queue row; a covering row counts for all their due executions."""
     if manifest_ids:
         ManifestState.objects.clear(manifest_ids, now=now, is_covering=is_covering)
 

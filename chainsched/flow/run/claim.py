@@ -1,4 +1,4 @@
-"""Before execute: a worker takes pending executions, notes how they get on, and gives back what it cannot run.
+"""Before execute: a worker claims pending executions, stores their progress, and returns those that it cannot run.
 
 Reads:  pending executions that this process can run.
 Writes: the claim, the time at which its code begins, progress, and the return of claims.
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A claimed execution as plain values, so that it can be handed to another thread or process."""
+    """A claimed execution as plain values, so that it can be passed to another thread or process."""
 
     execution_id: int
     process_id: int
@@ -45,16 +45,16 @@ class Claim:
     root_execution_id: int | None
     causation_id: str
     root_correlation_id: str
-    # Why there is no input, where one is stored that cannot be read.
+    # Why there is no input, if the stored one cannot be read.
     problem: str = ""
 
 
 def claim(
     *, process: Process, workflows: Collection[str], limit: int, is_begun: bool = True, now: datetime | None = None
 ) -> list[Claim]:
-    """Take up to ``limit`` pending executions; nothing once this process was declared lost.
+    """Claim up to ``limit`` pending executions; none once this process was declared lost.
 
-    The time is read after the rows are locked, unless it is given, so that none begins before it was dispatched.
+    The time is read after the rows are locked, unless it is given, so that no execution starts before its dispatch.
     """
     if limit < 1:
         return []
@@ -65,21 +65,21 @@ def claim(
 
 
 def hand_back(*, process: Process, known: Collection[int]) -> int:
-    """Give back what stands under this process and is not in its hands."""
+    """Return the claims of this process in the database that it does not know of itself."""
     with transact():
         return Metadata.objects.hand_back(process=process, known=known)
 
 
 def begin(delays: Mapping[int, float], *, process: Process) -> int:
-    """Note that the code of claims runs: a process that dies from now on has used an attempt."""
+    """Record that the code of claims runs: if the process dies from now on, an attempt is used."""
     with transact():
         return Metadata.objects.begin(delays, process=process)
 
 
 def note_progress(progress: Mapping[int, Any], *, process: Process) -> dict[int, Any]:
-    """Write down how far jobs say they are; returns what has to wait, since somebody holds its row.
+    """Store the progress that jobs report; returns the progress of rows that another transaction holds, for later.
 
-    What the database refuses is dropped: no results wait for it.
+    Progress that the database refuses is dropped, so that no results wait for it.
     """
 
     def write(part: Sequence[tuple[int, Any]]) -> set[int]:
@@ -93,15 +93,15 @@ def note_progress(progress: Mapping[int, Any], *, process: Process) -> dict[int,
 
 
 def find_cancelled(*, process: Process) -> set[int]:
-    """Which of a process's executions somebody asked to stop."""
+    """The executions of a process with a request to stop."""
     asked = Metadata.objects.in_progress().filter(process=process, cancel_requested=True)
     return set(asked.values_list("id", flat=True))
 
 
 def release(execution_ids: Collection[int], *, process: Process) -> set[int]:
-    """Give back claims whose code never began; returns those that have to wait, since somebody holds their rows.
+    """Return claims that never began; the result are those with rows that another transaction holds, for later.
 
-    They count as nothing, however often that happens.
+    Returned claims use no attempt, regardless of how often that happens.
     """
     with transact():
         given_back = Metadata.objects.release(execution_ids, process_ids=[process.pk], is_counted=False)

@@ -29,7 +29,7 @@ MAX_TRIES = 5
 
 
 class EdgesMoved(ChainschedError):
-    """A dependent appeared between the lock and the look; the caller locks anew."""
+    """A dependent appeared between the lock and the read; the caller locks again."""
 
 
 def with_steady_edges(write: Callable[[], R]) -> R:
@@ -53,7 +53,7 @@ class Ended:
 
 
 def mark_due(ended: Sequence[Ended], *, locked: Collection[int]) -> list[int]:
-    """Let each dependent's number grow to the newest execution that matches its condition; returns whom to arm.
+    """Let each dependent's number grow to the newest execution that matches its condition; returns those to arm.
 
     These are the ones whose number grew, and the continuations that have to wait for them from now on. The caller
     holds the states in ``locked``. Numbers only grow, so nothing fires twice and nothing is lost: several outcomes

@@ -1,4 +1,4 @@
-"""Stage 5 of 8: start what there is room for. Every execution is born here.
+"""Stage 5 of 8: start queued rows as far as the limits allow. Every execution is created here.
 
 Reads:  the limits, the live executions, and the queue in its order.
 Writes: Metadata rows, and the queue rows they came from.

@@ -1,6 +1,6 @@
-"""While recording: what an end writes, row by row.
+"""Part of record: build the rows that the end of an execution writes.
 
-Reads:  the verdict on an execution, and what record knows of its manifest.
+Reads:  the verdict on an execution, and the facts of its manifest that record loaded.
 Writes: nothing.
 Next:   record writes the rows.
 """
@@ -18,7 +18,7 @@ from chainsched.flow.run.verdicts import Verdict
 
 
 def state_row(verdict: Verdict, known: Mapping[str, Any], *, now: datetime) -> dict[str, Any]:
-    """What changes in the state of a manifest; the numbers only grow."""
+    """The changed columns of a manifest's state; execution numbers only grow."""
     execution_id = verdict.execution.id
     is_letter = isinstance(verdict.follow_up, StopRetrying)
     is_success = verdict.state is ExecutionState.COMPLETED
@@ -38,9 +38,9 @@ def state_row(verdict: Verdict, known: Mapping[str, Any], *, now: datetime) -> d
 
 
 def had_its_run(verdict: Verdict, *, now: datetime) -> bool:
-    """Whether a one-time manifest is done with this. Only a person runs one before its time.
+    """Whether a one-time manifest is done after this run. Only a trigger runs one before its time.
 
-    So any other run that ends before it was for an earlier time, and the manifest was given a new one meanwhile.
+    Any other run that ends before ``once_at`` was for an earlier time, and the manifest has got a new time since then.
     """
     known = verdict.manifest or {}
     if known["schedule_type"] != ScheduleType.ONCE:
@@ -77,9 +77,9 @@ def letter_row(verdict: Verdict, stop_retrying: StopRetrying, *, now: datetime) 
 
 
 def share_of(verdict: Verdict, *, now: datetime) -> Share:
-    """What this end adds to the statistics of its hour."""
+    """The contribution of this end to the statistics of its hour."""
     execution, began_at = verdict.execution, _began_at(verdict)
-    # Clocks of hosts may differ from the database's by a little.
+    # The clocks of hosts may differ slightly from the database's.
     seconds = 0.0 if began_at is None else max(0.0, (now - began_at).total_seconds())
     return Share(
         hour=hour_of(now),
@@ -94,7 +94,7 @@ def share_of(verdict: Verdict, *, now: datetime) -> Share:
 
 
 def _began_at(verdict: Verdict) -> datetime | None:
-    """When its code began: as noted while it ran, or as the worker that ran it says."""
+    """When its code began: as recorded while it ran, or as its worker reported at its end."""
     execution, delay = verdict.execution, verdict.finished.began_after
     if execution.started_at is not None or execution.claimed_at is None or delay is None:
         return execution.started_at

@@ -1,4 +1,4 @@
-"""Stage 4 of 8: open queue rows. Every row of the work queue is born here.
+"""Stage 4 of 8: open queue rows. Every row of the work queue is created here.
 
 Reads:  the manifests, and the executions that caused the new rows.
 Writes: WorkQueue rows; the alarms of manifests that got one are spent.
@@ -55,14 +55,14 @@ class Lineage:
 
     @classmethod
     def of_scope(cls) -> Lineage:
-        """What somebody asks for in person is caused by the scope they ask in: a run, a message, or none."""
+        """The lineage of a run that a caller asks for: caused by the scope of the call, a run, a message, or none."""
         here = correlation.current()
         return cls(causation_id=here.causation_id, root_correlation_id=here.root_correlation_id) if here else cls()
 
 
 @dataclass(frozen=True, slots=True)
 class QueueRequest:
-    """A wish for one run of a manifest.
+    """A request for one run of a manifest.
 
     Without an ``input`` of its own the run gets the manifest's, or the one a trigger came with. Without a
     ``lineage`` of its own it is caused by the execution that the manifest is due for, if there is one.
@@ -79,12 +79,12 @@ class QueueRequest:
 
     @property
     def is_continued(self) -> bool:
-        """Whether it goes on with a run that was queued before, so that what came due meanwhile stays due."""
+        """Whether it continues a run that was queued before, so that executions that came due since then stay due."""
         return self.attempt > 1 or self.dead_letter_id is not None
 
 
 def enqueue(requests: Sequence[QueueRequest], *, now: datetime) -> dict[int, int]:
-    """Open a queue row for each order and return the row ids by manifest id.
+    """Open a queue row for each request and return the row ids by manifest id.
 
     The caller has locked the manifests' states. A manifest that has a queued row already, is gone, or would run for
     a tree that was cancelled is left out of the answer: losing that race is no error.
@@ -99,7 +99,7 @@ def enqueue(requests: Sequence[QueueRequest], *, now: datetime) -> dict[int, int
     if any(_may_go_soon(request, now=now) for request in possible if request.manifest_id in opened):
         wake(DISPATCHER)
     fresh = [request.manifest_id for request in possible if not request.is_continued and request.manifest_id in opened]
-    # A continuation that somebody runs while its siblings are at work does not stand for the run after them.
+    # A continuation that an operator runs while its siblings are at work does not count as the run after them.
     alarm.clear([id_ for id_ in fresh if not jobs[id_]["is_waiting"]], now=now, is_covering=True)
     alarm.clear([id_ for id_ in fresh if jobs[id_]["is_waiting"]], now=now, is_covering=False)
     return opened
@@ -116,13 +116,13 @@ def _insert(rows: Sequence[dict[str, Any]]) -> dict[int, int]:
 
 
 def _may_go_soon(request: QueueRequest, *, now: datetime) -> bool:
-    """Whether its time comes before the dispatcher would hear of it by itself."""
+    """Whether its time comes before the dispatcher would find it by itself."""
     soon = now + timedelta(seconds=get_config().dispatcher_interval)
     return request.not_before is None or request.not_before <= soon
 
 
 def _without_cancelled_trees(rows: list[dict[str, Any]], *, now: datetime) -> list[dict[str, Any]]:
-    """Leave out what would belong to a tree that somebody cancelled; what it was due for is spent."""
+    """Leave out rows of cancelled trees; the executions that they were due for count as covered."""
     cancelled = CancelledTree.objects.stamped(row["root_execution"] for row in rows)
     dropped = [row["manifest"] for row in rows if row["root_execution"] in cancelled]
     if dropped:
@@ -245,7 +245,7 @@ def _priority(job: Mapping[str, Any]) -> int:
 
 
 def _input(request: QueueRequest, job: Mapping[str, Any], *, now: datetime) -> dict[str, Any]:
-    """The order's own input or that of the wish it fulfils; nothing if the manifest's is meant."""
+    """The request's own input or that of the trigger request it answers; none if the manifest's is meant."""
     if request.input is not OWN_INPUT:
         return {"input": request.input}
     wanted = job["state__trigger_input"]
@@ -253,7 +253,7 @@ def _input(request: QueueRequest, job: Mapping[str, Any], *, now: datetime) -> d
 
 
 def _lineage_of_trigger(request: QueueRequest, job: Mapping[str, Any], *, now: datetime) -> Lineage:
-    """What caused a wish: noted with one that waited, else the scope in which somebody wishes just now."""
+    """The cause of a trigger request: stored with one that waited, else the scope of the present call."""
     if _answers_trigger(request, job, now=now):
         return Lineage(
             causation_id=job["state__trigger_causation_id"],

@@ -1,8 +1,8 @@
-"""Stage 3 of 8: find what is due and have it queued.
+"""Stage 3 of 8: find due manifests and queue them.
 
-Reads:  the alarms that have come, and the facts behind them.
-Writes: through enqueue the queue rows; through arm the alarms of what may not be queued now.
-Next:   the dispatcher starts what there is room for.
+Reads:  the alarms that are due, and the facts behind them.
+Writes: through enqueue the queue rows; through alarm the alarms of manifests that may not be queued now.
+Next:   the dispatcher starts as many rows as the limits allow.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PAGE = 1000
 
 @dataclass(slots=True)
 class Evaluated:
-    """What a page came to."""
+    """The results of a page."""
 
     seen: int = 0
     queued: int = 0
@@ -35,9 +35,9 @@ class Evaluated:
 
 
 def evaluate(*, now: datetime, limit: int = PAGE) -> Evaluated:
-    """Judge one page of due manifests; each is queued, or disarmed or put off with its reason.
+    """Decide about one page of due manifests; each is queued, or its alarm is cleared or moved, with the reason.
 
-    The cost follows what is due, not what exists. Managers side by side pass over each other's rows.
+    The cost depends on the number of due manifests, not of all. Concurrent managers skip each other's rows.
     """
     page: list[int] = []
     try:
@@ -46,13 +46,13 @@ def evaluate(*, now: datetime, limit: int = PAGE) -> Evaluated:
             return _evaluate_locked(page, now=now)
     except TRANSIENT:
         raise
-    except Exception as error:  # noqa: BLE001 - whatever one manifest brings about must not cost the others
+    except Exception as error:  # noqa: BLE001 - no error of one manifest may keep the others from being queued
         logger.warning("A page of %d due manifests could not be queued (%r); trying smaller parts.", len(page), error)
     return _evaluate_in_parts(page, now=now)
 
 
 def _evaluate_in_parts(manifest_ids: Sequence[int], *, now: datetime) -> Evaluated:
-    """Find the row that cannot be queued by halving, put it aside, and queue the others."""
+    """Find the row that cannot be queued by halving, clear its alarm, and queue the others."""
 
     def evaluate_part(part: Sequence[int]) -> Evaluated:
         with transact():
@@ -69,7 +69,7 @@ def _evaluate_in_parts(manifest_ids: Sequence[int], *, now: datetime) -> Evaluat
 
 
 def _evaluate_locked(locked: Sequence[int], *, now: datetime) -> Evaluated:
-    """Queue or put off manifests whose states are locked."""
+    """Queue or postpone manifests; their states are locked."""
     decisions = {facts.manifest_id: decide(facts, now=now) for facts in load_facts(locked)}
     requests = [_queue_request(manifest_id, decision) for manifest_id, decision in decisions.items() if decision.is_yes]
     refused = {manifest_id: decision for manifest_id, decision in decisions.items() if not decision.is_yes}
@@ -84,13 +84,13 @@ def _evaluate_locked(locked: Sequence[int], *, now: datetime) -> Evaluated:
 
 def _queue_request(manifest_id: int, decision: Decision) -> QueueRequest:
     if decision.source is None or decision.scheduled_for is None:
-        raise TypeError(f"manifest {manifest_id}: a refusal cannot be ordered")
+        raise TypeError(f"manifest {manifest_id}: a refusal cannot be queued")
     return QueueRequest(manifest_id=manifest_id, source=decision.source, scheduled_for=decision.scheduled_for)
 
 
 def _put_aside(manifest_id: int, error: Exception) -> None:
-    """Take the alarm from a row that cannot be queued, so that no turn meets it again until reconcile does."""
-    logger.error("Manifest %d cannot be queued and is put aside: %s", manifest_id, error)
+    """Clear the alarm of a manifest that cannot be queued, so that no turn finds it again until reconcile does."""
+    logger.error("Manifest %d cannot be queued; its alarm is cleared: %s", manifest_id, error)
     with transact():
         ManifestState.objects.lock([manifest_id])
         set_alarms({manifest_id: Alarm()})

@@ -36,27 +36,27 @@ RunAsync = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
 class LeftOpen(Exception):
-    """A job has returned and left transactions open in these databases; raised where an async one is run."""
+    """A job has returned and left transactions open in these databases; raised by the runner of async jobs."""
 
     def __init__(self, names: Iterable[str]) -> None:
         listed = ", ".join(sorted(names))
-        super().__init__(f"It left a transaction open (database {listed}); what it wrote there was rolled back.")
+        super().__init__(f"It left a transaction open (database {listed}); its writes there were rolled back.")
 
 
 class JobLink(Protocol):
-    """What connects a running job with its worker."""
+    """The connection between a running job and its worker."""
 
     def is_cancelled(self) -> bool:
         """Whether the job should stop."""
         ...
 
     def report(self, progress: Any) -> None:
-        """Pass on how far the job says it is."""
+        """Pass on the progress that the job reports."""
         ...
 
 
 def execute(item: Claim, *, job_link: JobLink | None = None, run_async: RunAsync = asyncio.run) -> Outcome:
-    """Run the workflow of a claim and say how it ended; whatever the project's code raises becomes an outcome.
+    """Run the workflow of a claim and return how it ended; any exception of the project's code becomes an outcome.
 
     Never called inside a transaction.
     """
@@ -78,13 +78,13 @@ def execute(item: Claim, *, job_link: JobLink | None = None, run_async: RunAsync
 
 
 def _end_copies(home: int) -> None:
-    """A job that forked comes back twice. The copy would give its own result, and run what waits here once more."""
+    """End the copy that a job made by forking. It would send its own result, and run the waiting jobs a second time."""
     if os.getpid() != home:
         os._exit(0)
 
 
 def _call(item: Claim, workflow: Workflow, job_link: JobLink, run_async: RunAsync) -> Outcome:
-    """Load the input, call the function, store what it returned; all three run code of the project."""
+    """Load the input, call the function, convert its result to JSON; all three run code of the project."""
     if item.problem:
         return outcomes.failed(FailureType.BAD_INPUT, item.problem)
     try:
@@ -104,7 +104,7 @@ def _call(item: Claim, workflow: Workflow, job_link: JobLink, run_async: RunAsyn
 
 @dataclass(frozen=True, slots=True)
 class _Control(RunControl):
-    """What a run may ask of the engine, tied to the claim under which it runs."""
+    """The requests of a run to the engine, for the claim under which it runs."""
 
     item: Claim
     job_link: JobLink
@@ -128,7 +128,7 @@ class _Control(RunControl):
 
 @dataclass(frozen=True, slots=True)
 class _DatabaseJobLink(JobLink):
-    """For a job that no worker watches over, as in tests: everything is asked of the rows."""
+    """For a job without a worker, as in tests: reads and writes the rows directly."""
 
     item: Claim
 

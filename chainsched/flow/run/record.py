@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 class Recorded:
     """What was written: the executions that ended, and of these the retried and dead-lettered.
 
-    ``late`` are those that had ended already or belong to somebody else by now; ``unwritten`` those that could
+    ``late`` are those that had ended already or belong to another process by now; ``unwritten`` those that could
     not be closed and that the caller should bring again.
     """
 
@@ -74,11 +74,11 @@ class Recorded:
 def record(
     finished: Sequence[Finished], *, now: datetime, by: Process | None = None, is_waiting: bool = True
 ) -> Recorded:
-    """Close the executions; those that somebody else closed first are named in the result as late.
+    """Close the executions; those that another process closed first are named in the result as late.
 
-    ``by`` is the process that ran them: only what it still holds is written, and nothing once it was declared lost.
-    Without it the caller speaks for a process that is gone. What somebody else holds, as in a long transaction, is
-    waited for for a moment or, without ``is_waiting``, not at all, and is then unwritten.
+    ``by`` is the process that ran them: only executions that it still holds are written, and none once it was declared
+    lost. Without it the caller acts for a process that is gone. A row that another transaction holds is waited for for
+    a moment or, without ``is_waiting``, not at all, and is then unwritten.
     """
     recorded = Recorded()
     parts = in_parts(finished, lambda part: _record_part(part, by=by, now=now, is_waiting=is_waiting))
@@ -143,7 +143,7 @@ def _record_once(finished: Sequence[Finished], *, by: Process | None, now: datet
 
 
 def _lock(finished: Mapping[int, Finished], *, is_waiting: bool) -> tuple[list[int], set[int]]:
-    """Lock the states of all whom these ends concern; without waiting, also say for which of them that is not possible.
+    """Lock the states of all manifests that these ends concern; without waiting, also return those that are held.
 
     The executions themselves are locked after the states, as everywhere.
     """
@@ -160,10 +160,10 @@ def _lock(finished: Mapping[int, Finished], *, is_waiting: bool) -> tuple[list[i
 def _firing(final: Sequence[Verdict]) -> list[Verdict]:
     """The outcomes that dependents may run for. A tree that was cancelled as a whole fires nothing.
 
-    Whatever was still active in one has been told to stop, so the stamps are looked up for those alone.
+    All executions that were active in a cancelled tree were asked to stop, so the stamps are looked up for those alone.
     """
-    told = [verdict.execution.tree_id for verdict in final if verdict.execution.cancel_requested]
-    cancelled = CancelledTree.objects.stamped(told)
+    asked = [verdict.execution.tree_id for verdict in final if verdict.execution.cancel_requested]
+    cancelled = CancelledTree.objects.stamped(asked)
     return [verdict for verdict in final if verdict.manifest and verdict.execution.tree_id not in cancelled]
 
 

@@ -1,8 +1,8 @@
-"""Before recording: decide what follows from how executions ended.
+"""Part of record: decide for each ended execution whether it is retried, dead-lettered or final.
 
 Reads:  the manifests' retry policies and failure counts, under the lock that record holds.
 Writes: nothing.
-Next:   record writes the verdicts down.
+Next:   record writes the verdicts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from chainsched.models.metadata import Attempt
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One execution, how it ended, and what follows."""
+    """One execution, how it ended, and its follow-up."""
 
     execution: Attempt
     finished: Finished
@@ -43,7 +43,7 @@ class Verdict:
 
 
 def decide_verdicts(executions: Sequence[Attempt], finished: Mapping[int, Finished]) -> list[Verdict]:
-    """Say of each execution how it ended and what follows; the manifests' states are locked."""
+    """A verdict for each execution; the caller has locked the manifests' states."""
     manifests = _load_manifests([row.manifest_id for row in executions if row.manifest_id is not None])
     return [_verdict(row, finished[row.id], manifests.get(row.manifest_id or 0)) for row in executions]
 
@@ -71,9 +71,9 @@ def _load_manifests(manifest_ids: Collection[int]) -> dict[int, dict[str, Any]]:
 
 
 def _verdict(execution: Attempt, finished: Finished, manifest: dict[str, Any] | None) -> Verdict:
-    """Decide what follows. A run whose manifest was removed meanwhile ends without retry or letter.
+    """Decide the follow-up. A run of a manifest that was removed since it began ends without retry or letter.
 
-    So does one that was told to stop and broke off: somebody wanted it to end.
+    So does a run that was asked to stop and failed: an operator wanted it to end, so it counts as cancelled.
     """
     if execution.cancel_requested and finished.outcome.state is ExecutionState.FAILED:
         finished = replace(finished, outcome=replace(finished.outcome, state=ExecutionState.CANCELLED))
@@ -85,7 +85,7 @@ def _verdict(execution: Attempt, finished: Finished, manifest: dict[str, Any] | 
     follow_up = after_failure(
         _policy(manifest),
         failures=failures,
-        is_hopeless=outcome.is_hopeless,
+        is_permanent=outcome.is_permanent,
         was_lost=outcome.was_lost,
         spread=random.uniform(-1, 1),  # noqa: S311 - spreads load, guards nothing
     )

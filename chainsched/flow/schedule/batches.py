@@ -1,4 +1,4 @@
-"""Behind declaring: what was said about manifests, checked and unfolded into one declaration each.
+"""Part of declare: check declared manifests and expand batches into one declaration for each manifest.
 
 Reads:  the registry of workflows; the items of batches.
 Writes: nothing.
@@ -40,7 +40,7 @@ MAX_UNNAMED_ITEMS = 100
 
 
 class Pending(Protocol):
-    """Something declared whose members are read when seeding."""
+    """A declared manifest or batch; its members are read when seeding."""
 
     @property
     def is_dynamic(self) -> bool:
@@ -48,7 +48,7 @@ class Pending(Protocol):
         ...
 
     def expand(self) -> list[Declaration]:
-        """The declarations it stands for; raises everything that is wrong with them."""
+        """The declarations of its members; raises all problems with them at once."""
         ...
 
 
@@ -156,7 +156,7 @@ def declaration(
     depends_on: str | None,
     options: Any,
 ) -> Declaration:
-    """A checked declaration; whatever is wrong with it is raised here, naming the manifest."""
+    """A checked declaration; raises a DeclarationError that names the manifest."""
     try:
         check_name(external_id)
         found = registry.of(workflow)

@@ -20,7 +20,7 @@ from chainsched.registry import WorkflowRef
 
 
 class Schedules:
-    """What this process's code declares; ``chainsched.schedules`` is the one that is discovered and seeded."""
+    """The declarations of this process's code; ``chainsched.schedules`` is the one that is discovered and seeded."""
 
     def __init__(self) -> None:
         self._pending: list[Pending] = []
@@ -49,23 +49,23 @@ class Schedules:
     ) -> Chain:
         """Declare a batch on one schedule. Its name is its group, and ``name-id`` each member's external id.
 
-        Without a name each item's id is its external id. A named batch is pruned by membership: what is no longer
-        in it is retired, unless ``prune`` is False.
+        Without a name each item's id is its external id. A named batch is pruned by membership: a manifest that is no
+        longer in it is retired, unless ``prune`` is False.
         """
         batch = Batch(workflow, name, _keep(items), schedule, None, needs_parents=False, options=_copy(options))
         self.add(replace(batch, is_pruned=prune))
         return Chain(self, root=None, cursor=None)
 
     def add(self, pending: Pending) -> None:
-        """Take a declaration in."""
+        """Add a declaration."""
         self._pending.append(pending)
 
     def expand(self) -> list[Declaration]:
-        """Everything declared, with batches unfolded."""
-        return list(self.rows_from_json().declarations)
+        """All declarations, with batches expanded."""
+        return list(self.expand_batches().declarations)
 
-    def rows_from_json(self) -> Expanded:
-        """Everything declared, and the batches whose absent members must not be retired; raises all problems."""
+    def expand_batches(self) -> Expanded:
+        """All declarations, and the batches that keep their absent members; raises all problems."""
         declarations: list[Declaration] = []
         problems: list[DeclarationError] = []
         kept: dict[str, str] = {}
@@ -83,7 +83,7 @@ class Schedules:
         return Expanded(declarations, kept)
 
     def expand_static(self) -> tuple[list[Declaration], list[DeclarationError]]:
-        """What is known without calling a project's code, and what is wrong with the rest; for checks."""
+        """The declarations that need no call of the project's code, and their problems; for checks."""
         found: list[Declaration] = []
         problems: list[DeclarationError] = []
         for pending in self._pending:
@@ -94,13 +94,13 @@ class Schedules:
         return found, problems
 
     def clear(self) -> None:
-        """Forget everything, for tests."""
+        """Remove all declarations, for tests."""
         self._pending.clear()
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Where a chain of declarations stands: its root (the last ``schedule``) and its cursor (the last declared)."""
+    """The state of a chain of declarations: its root (the last ``schedule``) and its cursor (the last declared)."""
 
     schedules: Schedules
     root: str | None
@@ -109,7 +109,7 @@ class Chain:
     def schedule(
         self, workflow: WorkflowRef, external_id: str, input: Any, schedule: Schedule | None, **options: Unpack[Options]
     ) -> Chain:
-        """Begin anew: the manifest becomes root and cursor."""
+        """Begin a new chain: the manifest becomes root and cursor."""
         return self.schedules.schedule(workflow, external_id, input, schedule, **options)
 
     def schedule_many(
@@ -185,7 +185,7 @@ schedules = Schedules()
 
 
 def _keep(items: Items) -> Items:
-    """A generator is read once now, so that seeding twice sees the same members; a callable waits."""
+    """Read a generator once now, so that seeding twice sees the same members; a callable is called when seeding."""
     return items if callable(items) or isinstance(items, Sequence) else list(items)
 
 

@@ -1,7 +1,7 @@
-"""Beside the stages: give a manifest a child that runs once.
+"""Caller action: give a manifest a child that runs once.
 
 Reads:  the parent's children.
-Writes: through seed the child; what it waits for.
+Writes: through seed the child; the execution number that it waits for.
 Next:   the parent's next outcome.
 """
 
@@ -29,7 +29,7 @@ def add_one_time_child(child: Declaration, *, origin: Origin, now: datetime) -> 
         earlier = Manifest.objects.filter(external_id=child.external_id).first()
         upsert([_one_time(child)], origin=origin, now=now)
         if earlier is not None and (earlier.done_at is not None or not earlier.is_one_time):
-            # It has had its run, or was no child before; from now on it waits for a later outcome.
+            # The child has run already, or was no child before; from now on it waits for a later outcome.
             ManifestState.objects.lock([earlier.id, earlier.depends_on_id or 0])
             mark_parents([earlier.id])
             arm([earlier.id], now=now)
@@ -48,7 +48,7 @@ def _one_time(child: Declaration) -> Declaration:
 
 
 def _check_room(child: Declaration) -> None:
-    """Refuse a child too many. Children that are done do not count."""
+    """Refuse a child above the limit. Children that are done do not count."""
     parent = Manifest.objects.filter(external_id=child.depends_on).first()
     if parent is None:
         raise UnknownManifest(child.depends_on or "")

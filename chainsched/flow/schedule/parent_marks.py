@@ -1,8 +1,8 @@
-"""Behind seeding: let dependents look at their parents for the first time.
+"""Part of seed: compare dependents with their parents for the first time.
 
-Reads:  what the parents have done, under the lock that the caller holds.
-Writes: the numbers by which dependents count executions.
-Next:   arm sets the alarm of what is due.
+Reads:  the parents' outcomes, under the lock that the caller holds.
+Writes: the execution numbers of the dependents.
+Next:   arm sets the alarms of dependents that are due.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from chainsched.models import Manifest, ManifestState
 
 
 def mark_parents(manifest_ids: Sequence[int], *, is_new_parent: bool = True) -> None:
-    """Let a dependent that is new, or has a new parent, be due if that parent succeeded after its own last success.
+    """Make a dependent that is new, or has a new parent, due if that parent succeeded after its own last success.
 
-    One that runs once waits for a later outcome. Only here are times compared; from then on executions are counted.
-    The parents' states are locked.
+    A one-time dependent waits for a later outcome. Only here are times compared; from then on execution numbers are.
+    The caller has locked the parents' states.
     """
     for part in chunks(manifest_ids):
         number = _first_numbers if is_new_parent else _next_numbers
@@ -59,12 +59,12 @@ def _first_numbers(row: Mapping[str, Any]) -> dict[str, Any]:
     newest = _newest(row)
     own, parents = row["state__last_successful_run"], row["depends_on__state__last_successful_run"]
     is_behind = own is None or (parents is not None and parents > own)
-    # A new sibling has no part in what already happened, so all of it counts as settled.
+    # A new sibling has no part in executions that already ended, so all of them count as settled.
     return _numbers(row["id"], due=newest, covered=0 if is_behind else newest, settled=newest)
 
 
 def _next_numbers(row: Mapping[str, Any]) -> dict[str, Any]:
-    """With the parent it had, what it ran for stays covered, whatever else about the link changed."""
+    """If the parent is still the same, executions that it ran for stay covered, even if the condition changed."""
     covered = row["state__covered_execution"]
     due = max(_newest(row), covered)
     return _numbers(row["id"], due=due, covered=covered, settled=row["state__settled_execution"])

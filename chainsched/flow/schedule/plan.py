@@ -1,8 +1,8 @@
-"""Before seeding: what would change. Reads only, so that it can be shown before it is done.
+"""Part of seed: find the changes that seeding would make. Reads only, so that a command can show them first.
 
-Reads:  declarations, and the rows they are about.
+Reads:  declarations, and the rows of the same names.
 Writes: nothing.
-Next:   seed does what the plan says.
+Next:   seed applies the plan.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from chainsched.models import Manifest, ManifestGroup
 from chainsched.models.manifest_facts import load_open_items
 
 UNFINISHED = (OpenItem.QUEUED, OpenItem.PENDING, OpenItem.RUNNING)
-# A change of one of these makes another schedule of it: what is done may run again.
+# A change of one of these columns makes a new schedule: a manifest that is done may run again.
 SCHEDULE_COLUMNS = frozenset({"schedule_type", "cron_expression", "interval_seconds", "once_at", "is_one_time"})
-# A change of one of these asks anew what the parent has done.
+# After a change of one of these columns the dependent is compared with its parent again.
 LINK_COLUMNS = frozenset({"depends_on", "schedule_type", "run_condition", "is_fan_in_continuation"})
 
 
@@ -41,19 +41,19 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """On whose behalf rows are written, and which rows are theirs to retire."""
+    """The owner that rows are written for; rows that its code declares are the ones that its seeding may retire."""
 
     owner: str
     is_declared: bool
 
-    def governs(self, row: Mapping[str, Any]) -> bool:
-        """Whether a stored manifest may be written by this origin. Code may adopt what was made at run time."""
+    def may_write(self, row: Mapping[str, Any]) -> bool:
+        """Whether this origin may write a stored manifest. Code may take over manifests that were made at run time."""
         return not row["is_declared"] or (self.is_declared and row["owner"] == self.owner)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The difference between what is declared and what is stored, by external id and by group name."""
+    """The difference between declarations and stored rows, by external id and by group name."""
 
     origin: Origin
     created: Sequence[dict[str, Any]] = ()
@@ -71,7 +71,7 @@ class Plan:
 
     @property
     def revived(self) -> list[str]:
-        """Those that were retired and are declared again."""
+        """The manifests that were retired and are declared again."""
         return [external_id for external_id, columns in self.changed.items() if "retired_at" in columns]
 
     @property
@@ -80,26 +80,26 @@ class Plan:
 
     @property
     def first_linked(self) -> list[str]:
-        """Those that look at their parent for the first time: it is another one, or they were no dependents of it."""
-        anew = {"depends_on", "schedule_type"}
-        return [external_id for external_id, columns in self.changed.items() if anew & columns.keys()]
+        """The manifests with a new parent, and those that were no dependents of their parent before."""
+        first_link = {"depends_on", "schedule_type"}
+        return [external_id for external_id, columns in self.changed.items() if first_link & columns.keys()]
 
     @property
     def relinked(self) -> list[str]:
-        """Those that have another parent, or wait for another outcome of it."""
+        """The manifests that have another parent, or wait for another outcome of it."""
         return [external_id for external_id, columns in self.changed.items() if LINK_COLUMNS & columns.keys()]
 
 
 def plan(schedules: Schedules) -> Plan:
-    """What seeding these declarations would do now; raises on whatever would stop it."""
-    rows_sql = schedules.rows_from_json()
-    made = plan_rows(rows_sql.declarations, origin=Origin(get_config().owner, is_declared=True))
-    retired, warnings = _find_retired(rows_sql, made.origin)
+    """The changes that seeding these declarations would make now; raises the problems that would stop it."""
+    expanded = schedules.expand_batches()
+    made = plan_rows(expanded.declarations, origin=Origin(get_config().owner, is_declared=True))
+    retired, warnings = _find_retired(expanded, made.origin)
     return _with_retired(made, retired, warnings)
 
 
 def plan_rows(found: Sequence[Declaration], *, origin: Origin) -> Plan:
-    """What upserting these declarations would do; nothing is retired. Raises everything that is wrong, at once."""
+    """The changes that upserting these declarations would make; nothing is retired. Raises all problems at once."""
     declarations = {declaration.external_id: declaration for declaration in found}
     stored = _load_stored(declarations)
     _check(found, declarations, stored, origin)
@@ -120,7 +120,7 @@ def plan_rows(found: Sequence[Declaration], *, origin: Origin) -> Plan:
 
 
 def _load_stored(declarations: Mapping[str, Declaration]) -> dict[str, dict[str, Any]]:
-    """The rows of what is declared and of all the ancestors it has, by external id."""
+    """The rows of the declared manifests and of all their ancestors, by external id."""
     stored: dict[str, dict[str, Any]] = {}
     wanted = {*declarations, *(found.depends_on for found in declarations.values() if found.depends_on)}
     while missing := sorted(wanted - stored.keys()):
@@ -150,9 +150,9 @@ def _check(
     stored: Mapping[str, Mapping[str, Any]],
     origin: Origin,
 ) -> None:
-    """Refuse the whole set if anything is wrong with any of it, and say everything that is."""
+    """Refuse the whole set if any declaration has a problem, and raise all problems."""
     others = {name: row for name, row in stored.items() if name not in declarations}
-    problems = [*_foreign(declarations, stored, origin)]
+    problems = [*_owned_by_others(declarations, stored, origin)]
     problems += find_problems(
         found,
         limit=get_config().max_job_depth,
@@ -164,14 +164,14 @@ def _check(
     raise_all(problems)
 
 
-def _foreign(
+def _owned_by_others(
     declarations: Mapping[str, Declaration], stored: Mapping[str, Mapping[str, Any]], origin: Origin
 ) -> Iterable[DeclarationError]:
-    """What belongs to somebody else's code."""
+    """A problem for each manifest that the code of another owner declares."""
     remedy = "Choose another id" if origin.is_declared else "Change it there, or choose another id"
     for external_id in declarations:
         row = stored.get(external_id)
-        if row is not None and not origin.governs(row):
+        if row is not None and not origin.may_write(row):
             yield DeclarationError(
                 f"Manifest {external_id!r} is declared by the code of {row['owner']!r}. {remedy}.",
                 external_id=external_id,
@@ -185,10 +185,10 @@ def _wanted_rows(
     parents = {external_id: found.depends_on for external_id, found in declarations.items()}
     others = {name: row for name, row in stored.items() if name not in declarations}
     above = {name: row["depends_on"] for name, row in others.items()}
-    request = [name for name in graph.check_manifests(above | parents) if name in declarations]
+    order = [name for name in graph.check_manifests(above | parents) if name in declarations]
     known = {name: row["depth"] for name, row in others.items()}
-    depths = graph.depths(request, parents=parents, known=known, limit=get_config().max_job_depth)
-    return [_row(declarations[name], depth=depths[name], origin=origin) for name in request]
+    depths = graph.depths(order, parents=parents, known=known, limit=get_config().max_job_depth)
+    return [_row(declarations[name], depth=depths[name], origin=origin) for name in order]
 
 
 def _declared_edges(
@@ -204,7 +204,7 @@ def _declared_edges(
 
 
 def _stored_edges(declarations: Mapping[str, Declaration]) -> Iterable[tuple[str, str]]:
-    """The edges between groups that other manifests make; only asked for when a declared one can close a circle."""
+    """The edges between groups that other manifests make; read only if a declared manifest can close a cycle."""
     if not any(found.depends_on for found in declarations.values()):
         return
     others = Manifest.objects.filter(depends_on__isnull=False, retired_at__isnull=True)
@@ -262,9 +262,9 @@ def _changed_groups(
     return {name: columns for name, columns in changed.items() if columns}
 
 
-def _find_retired(rows_sql: Expanded, origin: Origin) -> tuple[list[str], list[str]]:
-    """The declarations that disappeared, and why some of them stay."""
-    declared = {found.external_id for found in rows_sql.declarations}
+def _find_retired(expanded: Expanded, origin: Origin) -> tuple[list[str], list[str]]:
+    """The manifests that are no longer declared and can be retired, and warnings about those that stay."""
+    declared = {found.external_id for found in expanded.declarations}
     if not declared:
         return [], ["Nothing is declared, so nothing is retired."]
     ours = Manifest.objects.declared_by(origin.owner).filter(retired_at__isnull=True)
@@ -275,9 +275,9 @@ def _find_retired(rows_sql: Expanded, origin: Origin) -> tuple[list[str], list[s
         for manifest_id, item in load_open_items(part).items()
         if item in UNFINISHED
     }
-    warnings = [f"Batch {batch!r} {why}; its members stay." for batch, why in rows_sql.kept_batches.items()]
+    warnings = [f"Batch {batch!r} {why}; its members stay." for batch, why in expanded.kept_batches.items()]
     warnings += [f"{name} is not retired yet: its run is unfinished." for id_, name, _ in gone if id_ in busy]
-    retired = [name for id_, name, batch in gone if batch not in rows_sql.kept_batches and id_ not in busy]
+    retired = [name for id_, name, batch in gone if batch not in expanded.kept_batches and id_ not in busy]
     return sorted(retired), warnings
 
 

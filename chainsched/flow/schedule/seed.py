@@ -1,8 +1,8 @@
 """Stage 2 of 8: write declarations to rows.
 
-Reads:  the plan, and the states of what it touches.
-Writes: groups, manifests and their states: only what differs, and only what the code states.
-Next:   the manager, when the alarms come.
+Reads:  the plan, and the states of the manifests in it.
+Writes: groups, manifests and their states: only columns that the code states and that differ.
+Next:   the manager, when the alarms are due.
 """
 
 from __future__ import annotations
@@ -20,7 +20,13 @@ from chainsched.flow.run.alarm import arm
 from chainsched.flow.schedule.declare import Schedules
 from chainsched.flow.schedule.parent_marks import mark_parents
 from chainsched.flow.schedule.plan import LINK_COLUMNS, UNFINISHED, Origin, Plan, plan, plan_rows
-from chainsched.flow.schedule.upsert import Raced, create_manifests, hold_groups, update_manifests, write_groups
+from chainsched.flow.schedule.upsert import (
+    ConcurrentCreation,
+    create_manifests,
+    hold_groups,
+    update_manifests,
+    write_groups,
+)
 from chainsched.flow.transactions import persist, transact
 from chainsched.models import Manifest, ManifestState, NamedLock
 from chainsched.models.manifest_facts import load_open_items
@@ -30,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 MAX_TRIES = 5
 MANY = 1000
-# A change of one of these makes the schedule begin anew.
+# A change of one of these columns makes the schedule begin again.
 ARMING_COLUMNS = frozenset(
     {
         "schedule_type",
@@ -51,7 +57,7 @@ ARMING_COLUMNS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Seeded:
-    """What was written, by external id."""
+    """The written manifests, by external id."""
 
     created: Sequence[str] = ()
     changed: Sequence[str] = ()
@@ -76,19 +82,19 @@ def seed(schedules: Schedules, *, now: datetime) -> Seeded:
         return Seeded()
     seeded = _until_settled(lambda: plan(schedules), holds_graph=True, patience=Patience.LONG, now=now)
     if len(seeded.created) >= MANY:
-        # Without statistics the joins of the first turns would read these tables whole.
+        # Without statistics the joins of the loops' first turns would read these tables whole.
         bulk.analyze(Manifest, ManifestState)
     return seeded
 
 
 def upsert(declarations: Sequence[Declaration], *, origin: Origin, now: datetime) -> Seeded:
-    """Write manifests at run time. The graph is locked only when an edge of it is involved."""
+    """Write manifests at run time. The graph is locked only if a manifest has a parent."""
     holds_graph = any(found.depends_on for found in declarations)
     return _until_settled(lambda: plan_rows(declarations, origin=origin), holds_graph=holds_graph, now=now)
 
 
 def retire(manifest_ids: Sequence[int], *, now: datetime) -> list[int]:
-    """Retire what is not in the middle of a run: it is kept, with its history, and idle; returns whose it was."""
+    """Retire manifests that have no unfinished run: their rows and history are kept, idle; returns the retired ids."""
     with transact():
         locked = set(ManifestState.objects.lock_family(manifest_ids))
         return _retire([id_ for id_ in manifest_ids if id_ in locked], now=now)
@@ -106,14 +112,14 @@ def _until_settled(
     for _ in range(MAX_TRIES):
         try:
             return persist(write)
-        except Raced:
-            logger.info("Manifests appeared while they were being written; looking again.")
-    raise Raced(f"Others created the same manifests {MAX_TRIES} times in a row; try again.")
+        except ConcurrentCreation:
+            logger.info("Another process created some of the manifests at the same time; planning again.")
+    raise ConcurrentCreation(f"Other processes created the same manifests {MAX_TRIES} times in a row; try again.")
 
 
 def _apply(made: Plan, *, now: datetime) -> Seeded:
     hold_groups(made)
-    # In id order over all parts, as everybody locks.
+    # In id order over all parts, as every transaction locks states.
     family = _family(made)
     for part in chunks(_touched_ids(made, family)):
         ManifestState.objects.lock(part)
@@ -121,7 +127,7 @@ def _apply(made: Plan, *, now: datetime) -> Seeded:
     created = create_manifests(made.created, group_ids)
     update_manifests(made, group_ids)
     first_linked = made.first_linked
-    mark_parents([*(created if _brings_dependents(made) else ()), *_ids_in(made, first_linked)])
+    mark_parents([*(created if _creates_dependents(made) else ()), *_ids_in(made, first_linked)])
     mark_parents(_ids_in(made, [name for name in made.relinked if name not in set(first_linked)]), is_new_parent=False)
     for part in chunks(_ids_in(made, _switched(made))):
         ManifestState.objects.note_outstanding_parts(part)
@@ -135,18 +141,18 @@ def _apply(made: Plan, *, now: datetime) -> Seeded:
     return _report(made, retired)
 
 
-def _brings_dependents(made: Plan) -> bool:
+def _creates_dependents(made: Plan) -> bool:
     return any(row["depends_on"] for row in made.created)
 
 
 def _touched_ids(made: Plan, family: Sequence[int]) -> list[int]:
-    """Every state that may be looked at or written, so that they are all locked in id order."""
+    """Every state that may be read or written, so that they are all locked in id order."""
     own = _ids_in(made, [*made.changed, *made.retired])
     return sorted({*own, *_parent_ids(made), *family, *_members_of(_switched_groups(made))})
 
 
 def _parent_ids(made: Plan) -> list[int]:
-    """The parents, old and new, whose children this plan brings, takes or changes."""
+    """The parents, old and new, of manifests that this plan creates, moves or changes."""
     names = {row["depends_on"] for row in made.created}
     names |= {made.stored[name]["depends_on"] for name in made.relinked}
     names |= {made.changed[name]["depends_on"].new for name in made.reparented}
@@ -154,10 +160,10 @@ def _parent_ids(made: Plan) -> list[int]:
 
 
 def _family(made: Plan) -> list[int]:
-    """Who starts or stops with what changes: dependents, and continuations under the old and the new parents."""
-    beside = Manifest.objects.filter(is_fan_in_continuation=True, depends_on__in=_parent_ids(made))
+    """Manifests that start or stop with the changed ones: dependents, and continuations under old and new parents."""
+    continuations = Manifest.objects.filter(is_fan_in_continuation=True, depends_on__in=_parent_ids(made))
     moving = _ids_in(made, [*_switched(made), *made.retired])
-    return sorted({*_family_of(moving), *beside.values_list("id", flat=True)})
+    return sorted({*_family_of(moving), *continuations.values_list("id", flat=True)})
 
 
 def _ids_in(made: Plan, external_ids: Iterable[str]) -> list[int]:
@@ -169,7 +175,7 @@ def _to_arm(made: Plan) -> list[str]:
 
 
 def _switched(made: Plan) -> list[str]:
-    """Those whose dependents, and continuations beside them, start or stop with them."""
+    """The changed manifests that make their dependents, and continuations among their siblings, start or stop."""
     switching = {"is_enabled", "retired_at", *LINK_COLUMNS}
     return [name for name, columns in made.changed.items() if switching & columns.keys()]
 
@@ -183,14 +189,14 @@ def _members_of(groups: Sequence[str]) -> list[int]:
 
 
 def _family_of(manifest_ids: Sequence[int]) -> list[int]:
-    """Who starts or stops with these manifests: their dependents, and continuations that wait for them."""
+    """The manifests that start or stop with these: their dependents, and continuations that wait for them."""
     return [
         row["id"] for part in chunks(manifest_ids) for members in Manifest.objects.family_of(part) for row in members
     ]
 
 
 def _retire(manifest_ids: Sequence[int], *, now: datetime) -> list[int]:
-    """Retire those that nothing unfinished holds; their states, and their dependents', are locked."""
+    """Retire the manifests that have nothing unfinished; the caller has locked their states and their dependents'."""
     retired: list[int] = []
     for part in chunks(manifest_ids):
         busy = {id_ for id_, item in load_open_items(part).items() if item in UNFINISHED}

@@ -1,8 +1,8 @@
-"""Behind seeding: write groups and manifests as a plan says, set by set.
+"""Part of seed: write the groups and manifests of a plan, set by set.
 
 Reads:  the plan, and the ids behind the names in it.
 Writes: ManifestGroup and Manifest rows, the states of new manifests, and the workflow of rows that wait.
-Next:   link looks at the parents, arm sets the alarms.
+Next:   mark_parents compares dependents with their parents, arm sets the alarms.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from chainsched.flow.run.enqueue import rerank
 from chainsched.flow.schedule.plan import Change, Plan
 from chainsched.models import Manifest, ManifestGroup, ManifestState, WorkQueue
 
-# What a new group has where the code states nothing.
+# The values of a new group that the code does not state.
 GROUP_DEFAULTS = {"max_active_jobs": None, "priority": 0, "is_enabled": True}
 
 
-class Raced(ChainschedError):
-    """Somebody else created one of the manifests meanwhile; the caller plans anew."""
+class ConcurrentCreation(ChainschedError):
+    """Another process created one of the manifests since they were read; the caller plans again."""
 
 
 def hold_groups(made: Plan) -> None:
-    """Hold the groups that members join, before any state: a switch that is turned meanwhile must meet them.
+    """Lock the groups that get new members, before any state: a concurrent enable or disable must see the members.
 
-    One statement of one kind, so that writers side by side cannot wait for each other in a circle.
+    One statement of one kind, so that concurrent writers cannot deadlock.
     """
     names = sorted(_joined_groups(made) | made.changed_groups.keys())
     if made.changed_groups:
@@ -42,15 +42,15 @@ def hold_groups(made: Plan) -> None:
 
 
 def _joined_groups(made: Plan) -> set[str]:
-    """The groups that have members they did not have before."""
+    """The groups that get members they did not have before."""
     joined = {row["group"] for row in made.created}
     return joined | {columns["group"].new for columns in made.changed.values() if "group" in columns}
 
 
 def write_groups(made: Plan) -> dict[str, int]:
-    """Create missing groups, write what is stated and differs, and return the ids of those that are needed.
+    """Create missing groups, write stated columns that differ, and return the ids of the groups that get members.
 
-    Rows are written in the order of their names, so that writers side by side cannot wait for each other in a circle.
+    Rows are written in the order of their names, so that concurrent writers cannot deadlock.
     """
     for part in chunks(sorted(made.new_groups)):
         rows = [{"name": name, **GROUP_DEFAULTS, **made.new_groups[name]} for name in part]
@@ -77,7 +77,7 @@ def create_manifests(rows: Sequence[dict[str, Any]], group_ids: Mapping[str, int
             named = [_numbered(row, group_ids, parent_ids) for row in part]
             written = bulk.insert(Manifest, named, skip_conflicts=True)
             if len(written) < len(named):
-                raise Raced("a manifest of the same external id appeared")
+                raise ConcurrentCreation("a manifest of the same external id appeared")
             created += [row["id"] for row in written]
     for ids in chunks(created):
         bulk.insert(ManifestState, [{"manifest": id_} for id_ in ids], returning=("manifest",))
@@ -109,7 +109,7 @@ def _ids_of(external_ids: Iterable[str | None]) -> dict[str, int]:
 
 
 def update_manifests(made: Plan, group_ids: Mapping[str, int]) -> None:
-    """Write the changes, rows that change the same columns together; then the depth of what hangs below."""
+    """Write the changes, rows that change the same columns together; then the depth of their descendants."""
     parent_ids = _ids_of(made.changed[name]["depends_on"].new for name in made.reparented)
     alike: dict[frozenset[str], list[dict[str, Any]]] = defaultdict(list)
     for external_id, columns in made.changed.items():
@@ -119,15 +119,15 @@ def update_manifests(made: Plan, group_ids: Mapping[str, int]) -> None:
     for rows in alike.values():
         for part in chunks(rows):
             bulk.update(Manifest, part)
-    _let_waiting_rows_follow(made)
+    _update_waiting_rows(made)
     moved = [name for name, columns in made.changed.items() if "depth" in columns]
     _deepen({made.stored[name]["id"]: _new_depth(made.changed[name]) for name in moved})
 
 
-def _let_waiting_rows_follow(made: Plan) -> None:
-    """A row that waits has the workflow, group and rank that its manifest has now.
+def _update_waiting_rows(made: Plan) -> None:
+    """Give queue rows that wait the workflow, group and rank that their manifests have now.
 
-    Otherwise a renamed workflow would strand it, and an edited priority would take effect one run late.
+    Otherwise no worker could run a row with a renamed workflow, and an edited priority would take effect one run late.
     """
     renamed = {
         made.stored[name]["id"]: columns["workflow"].new
@@ -135,7 +135,7 @@ def _let_waiting_rows_follow(made: Plan) -> None:
         if "workflow" in columns
     }
     WorkQueue.objects.rename_workflow(renamed)
-    # A new workflow takes the input that was declared with it; with the old one it could only fail.
+    # A new workflow gets the input that was declared with it; with the old input it could only fail.
     inputs = {
         made.stored[name]["id"]: (columns["input"].old, columns["input"].new)
         for name, columns in made.changed.items()
@@ -154,7 +154,7 @@ def _new_depth(columns: Mapping[str, Change]) -> int:
 
 
 def _check_depth(depths: Mapping[int, int]) -> None:
-    """Refuse a move that would push what hangs below too deep."""
+    """Refuse a move that would make descendants too deep."""
     limit = get_config().max_job_depth
     for manifest_id, depth in depths.items():
         if depth > limit:
@@ -163,7 +163,7 @@ def _check_depth(depths: Mapping[int, int]) -> None:
 
 
 def _deepen(depths: Mapping[int, int]) -> None:
-    """Let the depth of everything below follow that of its ancestors, level by level."""
+    """Update the depth of all descendants, level by level."""
     while depths:
         below = Manifest.objects.filter(depends_on__in=list(depths)).values_list("id", "depends_on_id", "depth")
         wrong = {id_: depths[parent] + 1 for id_, parent, depth in below if depth != depths[parent] + 1}

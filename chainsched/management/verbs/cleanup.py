@@ -46,7 +46,7 @@ def run(options: dict[str, Any], *, out: OutputWrapper, style: Style) -> int:
     removed: Counter[str] = Counter()
     now, after, has_more = database_now(), 0, not rules.is_off
     while has_more:
-        cleaned = clean(rules, now=now, after=after, is_rehearsal=options["dry_run"])
+        cleaned = clean(rules, now=now, after=after, is_dry_run=options["dry_run"])
         removed += cleaned.removed
         after, has_more = cleaned.last_id, cleaned.has_more
     if options["as_json"]:

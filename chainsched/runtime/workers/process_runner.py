@@ -276,7 +276,7 @@ class ProcessRunner(Runner):
             now, are_there=has_proven_child, are_wanted=not self._is_draining, waiting=len(self._waiting)
         )
         if self._waiting and (are_all_busy or self._missing_children.are_missing):
-            self._lookahead.forget()
+            self._lookahead.reset()
             self._withdraw_waiting()
 
     # Calls from other threads.

@@ -134,7 +134,7 @@ def test_what_cannot_or_must_not_wait_again_is_cancelled(happen):
     assert turn() == Recalled(cancelled=1)
     execution.refresh_from_db()
     assert execution.state == ExecutionState.CANCELLED
-    assert execution.cancel_reason == ("not needed" if happen is ask_to_stop else stage.NOBODY_CAN_RUN_IT)
+    assert execution.cancel_reason == ("not needed" if happen is ask_to_stop else stage.NO_PROCESS_CAN_RUN_IT)
     assert not WorkQueue.objects.queued().exists()
     assert turn() == Recalled()
 
@@ -149,7 +149,7 @@ def test_one_whose_manifest_has_another_row_in_the_queue_stays_and_harms_nobody(
     row.refresh_from_db()
     assert row.status == QueueStatus.QUEUED
     assert Metadata.objects.get().manifest == crowded
-    assert "cannot be taken back" not in caplog.text, "it is passed over, not refused"
+    assert "cannot go back to the queue" not in caplog.text, "it is passed over, not refused"
 
 
 def test_one_call_takes_back_a_limited_number_and_says_that_there_are_more(monkeypatch):
@@ -182,7 +182,7 @@ def test_one_line_says_what_nobody_can_run(caplog):
     turn()
     turn()
     (line,) = caplog.messages
-    assert line.startswith("No live process can run next.report: 3 executions")
+    assert line.startswith("No live process can run next.report: 3 pending executions")
 
 
 def test_explain_says_before_and_after_that_a_worker_is_missing():

@@ -16,7 +16,7 @@ from chainsched.domain.states import BulkDecisionStatus, BulkDecisionVerb, DeadL
 from chainsched.flow.maintain.clean import clean, policy
 from chainsched.flow.operate import bulk_decisions as stage
 from chainsched.flow.operate import resolve
-from chainsched.flow.operate.bulk_decisions import ABANDONED, cancel_bulk_decision, carry_out, request_bulk_decision
+from chainsched.flow.operate.bulk_decisions import USER_GONE, cancel_bulk_decision, carry_out, request_bulk_decision
 from chainsched.models import BulkDecision, BulkDecisionItem, DeadLetter, WorkQueue
 from chainsched.runtime.loops import bulk_decisions
 from tests.factories import NOW, make_letter, make_manifest
@@ -76,7 +76,7 @@ def test_each_letter_has_its_decision_its_outcome_and_its_entry(verb: BulkDecisi
 
 def test_a_batch_is_a_transaction_of_its_own() -> None:
     bulk_decision = ask(7)
-    assert carry_out(now=NOW, limit=3) == stage.Carried(letters=3, has_more=True)
+    assert carry_out(now=NOW, limit=3) == stage.CarriedOut(letters=3, has_more=True)
     bulk_decision.refresh_from_db()
     assert (bulk_decision.status, bulk_decision.done_count, bulk_decision.left) == (BulkDecisionStatus.UNDER_WAY, 3, 4)
     assert DeadLetter.objects.awaiting().count() == 4
@@ -168,7 +168,7 @@ def test_one_whose_asker_has_no_account_any_more_stops(is_deleted: bool) -> None
     bulk_decision.refresh_from_db()
     assert (bulk_decision.status, bulk_decision.cancel_reason, bulk_decision.left) == (
         BulkDecisionStatus.CANCELLED,
-        ABANDONED,
+        USER_GONE,
         2,
     )
     assert DeadLetter.objects.awaiting().count() == 2
@@ -245,7 +245,7 @@ def test_retention_removes_bulk_decisions_that_are_over() -> None:
     BulkDecision.objects.filter(id=waiting.id).update(
         status=BulkDecisionStatus.WAITING, finished_at=None, created_at=long_ago
     )
-    assert clean(policy(), now=NOW, is_rehearsal=True).removed["bulk decision items"] == 3
+    assert clean(policy(), now=NOW, is_dry_run=True).removed["bulk decision items"] == 3
     removed = clean(policy(), now=NOW).removed
     assert (removed["bulk decision items"], removed["bulk decisions"]) == (3, 1)
     assert set(BulkDecision.objects.values_list("id", flat=True)) == {recent.id, waiting.id}

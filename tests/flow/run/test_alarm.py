@@ -22,7 +22,7 @@ def test_reconcile_arms_what_was_forgotten_and_calls_it_a_defect(caplog):
     dependent = make_dependent(forgotten, state={"due_execution": 4, "settled_execution": 4})
     assert reconcile(now=NOW) == 2
     assert alarm_of(forgotten) == alarm_of(dependent) == NOW
-    assert caplog.text.count("it has no alarm although nothing is open") == 2
+    assert caplog.text.count("it has no alarm although it has no open item") == 2
 
 
 def test_reconcile_leaves_open_disabled_and_finished_manifests_alone(caplog):

@@ -183,7 +183,7 @@ def test_a_row_that_the_database_refuses_is_put_aside_and_the_others_are_queued(
     evaluated = evaluate(now=NOW)
     assert evaluated.queued == 8
     assert ManifestState.objects.get(manifest=bad).next_run_at is None
-    assert f"Manifest {bad.id} cannot be queued and is put aside" in caplog.text
+    assert f"Manifest {bad.id} cannot be queued; its alarm is cleared" in caplog.text
 
 
 def test_a_trigger_runs_a_disabled_manifest_with_its_own_input():

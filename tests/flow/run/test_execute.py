@@ -133,7 +133,7 @@ def test_an_input_that_cannot_be_read_fails_and_holds_up_no_other(text):
     assert (first.execution_id, second.execution_id, second.input) == (bad.id, good.id, {"n": 1})
     (message,) = Decoder().feed(encode(pack_claim(first)))
     outcome = execute(unpack_claim(message))
-    assert (outcome.failure_type, outcome.is_hopeless) == (FailureType.BAD_INPUT, True)
+    assert (outcome.failure_type, outcome.is_permanent) == (FailureType.BAD_INPUT, True)
     recorded = record([Finished(bad.id, outcome)], by=process, now=NOW)
     assert (recorded.ended, recorded.dead_lettered) == ([bad.id], [bad.id])
     assert outcome.failure_reason.startswith("The stored input")

@@ -318,6 +318,6 @@ def test_a_move_that_would_push_others_too_deep_is_refused(schedules):
     )
     seed(schedules, now=NOW)
     Manifest.objects.filter(external_id="0").update(is_declared=False)
-    with pytest.raises(LimitExceeded, match="'4' would stand at depth 6") as caught:
+    with pytest.raises(LimitExceeded, match="'4' would be at depth 6") as caught:
         Manifest.objects.schedule_dependent(workflows.ping, "0", None, depends_on="below", group="g")
     assert caught.value.value == 6
