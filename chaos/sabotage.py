@@ -18,13 +18,13 @@ from django.db.models import F, Value
 from chainsched.db import audit_guard, bulk
 from chainsched.db.clock import database_now
 from chainsched.domain import outcomes
+from chainsched.domain.run_context import CLAIM_COLUMNS
 from chainsched.flow.maintain import reap
 from chainsched.flow.run import activate, alarm, dispatch, enqueue, evaluate, record
 from chainsched.flow.run.end_rows import closed_row
 from chainsched.models import Manifest, Metadata, NamedLock, WorkQueue, manifest_facts
 from chainsched.models.manifest_state import ManifestStateQuerySet
 from chainsched.models.metadata import Attempt, MetadataQuerySet
-from chainsched.models.metadata_claims import ClaimedRow
 from chainsched.models.named_lock import NamedLockQuerySet
 from chainsched.runtime.loops import poller
 from chainsched.runtime.loops.poller import Poller
@@ -49,13 +49,13 @@ def dispatch_without_lock() -> None:
 
 
 def claim_without_lock() -> None:
-    def claim(self: MetadataQuerySet, *, process: Any, workflows: Any, limit: int, **_: Any) -> list[ClaimedRow]:
+    def claim(self: MetadataQuerySet, *, process: Any, workflows: Any, limit: int, **_: Any) -> list[tuple[Any, ...]]:
         ids = list(self.pending().filter(workflow__in=workflows).in_claim_order().values_list("id", flat=True)[:limit])
         time.sleep(MOMENT)
         now = database_now()
         rows = self.active().filter(id__in=ids)
         rows.update(state="in_progress", process=process, claimed_at=now, started_at=now, claims=F("claims") + 1)
-        return [ClaimedRow(*row) for row in rows.values_list(*ClaimedRow._fields)]
+        return list(rows.values_list(*CLAIM_COLUMNS.values()))
 
     _patch(MetadataQuerySet, "claim", claim)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any, Protocol
 from uuid import UUID
 
+from chainsched.domain.inputs import Unreadable
 from chainsched.domain.outcomes import writable
 
 MAX_PROGRESS_TEXT = 500
@@ -31,24 +32,67 @@ class RunControl(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class RunContext:
+def _column(name: str) -> dict[str, str]:
+    """Mark a fact as read from this column of the execution, or of its manifest."""
+    return {"column": name}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """The facts of a run. The columns are named here and nowhere else: a new fact is one line."""
+
+    execution_id: int = field(metadata=_column("id"))
+    correlation_id: UUID = field(metadata=_column("external_id"))
+    workflow: str = field(metadata=_column("workflow"))
+    external_id: str = field(metadata=_column("manifest_external_id"))
+    scheduled_for: datetime = field(metadata=_column("scheduled_for"))
+    attempt: int = field(metadata=_column("attempt"))
+    cron_expression: str = field(metadata=_column("manifest__cron_expression"))
+    timeout_seconds: float = field(metadata=_column("timeout_seconds"))
+    parent_manifest_id: int | None = field(metadata=_column("manifest__depends_on_id"))
+    parent_execution_id: int | None = field(metadata=_column("parent_execution_id"))
+    root_execution_id: int | None = field(metadata=_column("root_execution_id"))
+    causation_id: str = field(metadata=_column("causation_id"))
+    root_correlation_id: str = field(metadata=_column("root_correlation_id"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim(RunFacts):
+    """A claimed execution as plain values, so that it can be passed to another thread or process."""
+
+    process_id: int = field(metadata=_column("process_id"))
+    manifest_id: int | None = field(metadata=_column("manifest_id"))
+    input: Any = field(metadata=_column("input"))
+    # Why there is no input, if the stored one cannot be read.
+    problem: str = ""
+
+    @classmethod
+    def of_row(cls, values: Iterable[Any], *, job_timeout: float) -> Claim:
+        """The claim of an execution by the values of ``CLAIM_COLUMNS``; a manifest that is gone has no schedule."""
+        facts = dict(zip(CLAIM_COLUMNS, values, strict=True))
+        if isinstance(facts["input"], Unreadable):
+            facts |= {"problem": str(facts["input"]), "input": None}
+        facts["cron_expression"] = facts["cron_expression"] or ""
+        facts["timeout_seconds"] = facts["timeout_seconds"] or job_timeout
+        return cls(**facts)
+
+
+# The columns of an execution that make a claim, by the fact that each holds.
+CLAIM_COLUMNS = {known.name: known.metadata["column"] for known in fields(Claim) if "column" in known.metadata}
+RUN_FACTS = tuple(known.name for known in fields(RunFacts))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunContext(RunFacts):
     """The run as its workflow sees it; ask for it with a parameter annotated ``RunContext``."""
 
-    execution_id: int
-    correlation_id: UUID
-    workflow: str
-    external_id: str
-    scheduled_for: datetime
-    attempt: int
-    cron_expression: str
-    timeout_seconds: float
-    parent_manifest_id: int | None
-    parent_execution_id: int | None
-    root_execution_id: int | None
-    causation_id: str
-    root_correlation_id: str
     _control: RunControl = field(repr=False, compare=False)
+
+    @classmethod
+    def of_claim(cls, claim: Claim, *, workflow: str, control: RunControl) -> RunContext:
+        """The context of a claimed run; ``workflow`` is the present name, which an alias in the row may differ from."""
+        facts = {name: getattr(claim, name) for name in RUN_FACTS}
+        return cls(**{**facts, "workflow": workflow}, _control=control)
 
     def activate(self, external_id: str, input: Any = None) -> bool:
         """Queue one dormant child with this input; False if it was queued or running already."""

@@ -97,7 +97,6 @@ class Source(enum.StrEnum):
     RETRY = "retry"
     DEAD_LETTER = "dead_letter"
     ACTIVATION = "activation"
-    CHILD = "child"
     TASK = "task"
 
 

@@ -95,6 +95,7 @@ class Migration(migrations.Migration):
                 'default_permissions': ('view',),
                 'base_manager_name': 'objects',
             },
+            bases=(chainsched.models.model_methods.BulkDecisionActions, models.Model),
         ),
         migrations.CreateModel(
             name='DeadLetter',
@@ -210,7 +211,7 @@ class Migration(migrations.Migration):
                 ('external_id', models.UUIDField(default=uuid.uuid4, help_text='Its public id, and the correlation id of all it causes.', unique=True)),
                 ('manifest_external_id', models.CharField(blank=True, default='', help_text="The manifest's name, kept when the manifest goes.", max_length=200)),
                 ('workflow', models.CharField(help_text='The registered name of the workflow.', max_length=200)),
-                ('source', models.CharField(choices=[('schedule', 'Schedule'), ('dependency', 'Dependency'), ('trigger', 'Trigger'), ('retry', 'Retry'), ('dead_letter', 'Dead letter'), ('activation', 'Activation'), ('child', 'Child'), ('task', 'Task')], help_text='What asked for it.', max_length=12)),
+                ('source', models.CharField(choices=[('schedule', 'Schedule'), ('dependency', 'Dependency'), ('trigger', 'Trigger'), ('retry', 'Retry'), ('dead_letter', 'Dead letter'), ('activation', 'Activation'), ('task', 'Task')], help_text='What asked for it.', max_length=12)),
                 ('state', models.CharField(choices=[('pending', 'Pending'), ('in_progress', 'In progress'), ('completed', 'Completed'), ('failed', 'Failed'), ('cancelled', 'Cancelled')], default='pending', help_text='Where it stands.', max_length=12)),
                 ('priority', models.PositiveSmallIntegerField(default=0, help_text='The priority it was dispatched with.')),
                 ('attempt', models.PositiveIntegerField(default=1, help_text='Which attempt it is, counted from 1.')),
@@ -315,7 +316,7 @@ class Migration(migrations.Migration):
                 ('retry_delay_seconds', models.PositiveIntegerField(blank=True, help_text='For a job without a manifest: the wait before the first retry.', null=True)),
                 ('retry_multiplier', models.FloatField(blank=True, help_text='For a job without a manifest: by how much further waits grow.', null=True)),
                 ('max_retry_delay_seconds', models.PositiveIntegerField(blank=True, help_text='For a job without a manifest: the longest wait before a retry.', null=True)),
-                ('source', models.CharField(choices=[('schedule', 'Schedule'), ('dependency', 'Dependency'), ('trigger', 'Trigger'), ('retry', 'Retry'), ('dead_letter', 'Dead letter'), ('activation', 'Activation'), ('child', 'Child'), ('task', 'Task')], help_text='What asked for it.', max_length=12)),
+                ('source', models.CharField(choices=[('schedule', 'Schedule'), ('dependency', 'Dependency'), ('trigger', 'Trigger'), ('retry', 'Retry'), ('dead_letter', 'Dead letter'), ('activation', 'Activation'), ('task', 'Task')], help_text='What asked for it.', max_length=12)),
                 ('causation_id', models.CharField(blank=True, default='', help_text='What directly caused it.', max_length=200)),
                 ('root_correlation_id', models.CharField(blank=True, default='', help_text='The correlation id at the root of its tree.', max_length=200)),
                 ('cancel_reason', models.CharField(blank=True, default='', help_text='Why it was cancelled.', max_length=200)),
@@ -533,7 +534,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name='workqueue',
-            constraint=models.CheckConstraint(condition=models.Q(('source__in', ['schedule', 'dependency', 'trigger', 'retry', 'dead_letter', 'activation', 'child', 'task'])), name='chainsched_queue_source'),
+            constraint=models.CheckConstraint(condition=models.Q(('source__in', ['schedule', 'dependency', 'trigger', 'retry', 'dead_letter', 'activation', 'task'])), name='chainsched_queue_source'),
         ),
         migrations.AddConstraint(
             model_name='workqueue',
@@ -581,7 +582,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name='metadata',
-            constraint=models.CheckConstraint(condition=models.Q(('source__in', ['schedule', 'dependency', 'trigger', 'retry', 'dead_letter', 'activation', 'child', 'task'])), name='chainsched_execution_source'),
+            constraint=models.CheckConstraint(condition=models.Q(('source__in', ['schedule', 'dependency', 'trigger', 'retry', 'dead_letter', 'activation', 'task'])), name='chainsched_execution_source'),
         ),
         migrations.AddConstraint(
             model_name='metadata',

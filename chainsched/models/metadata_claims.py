@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from django.db import models
 from django.db.models import F, Q, Value
@@ -15,6 +14,7 @@ from chainsched.db import bulk
 from chainsched.db.clock import database_now
 from chainsched.db.fields import values
 from chainsched.db.id_in import id_in
+from chainsched.domain.run_context import CLAIM_COLUMNS
 from chainsched.domain.states import ACTIVE_STATES, ExecutionState
 from chainsched.models.process import Process
 
@@ -24,29 +24,6 @@ if TYPE_CHECKING:
 IS_ACTIVE = Q(state__in=values(ACTIVE_STATES))
 IS_PENDING = Q(state=ExecutionState.PENDING.value)
 IS_IN_PROGRESS = Q(state=ExecutionState.IN_PROGRESS.value)
-
-
-class ClaimedRow(NamedTuple):
-    """What a worker needs of an execution that it has claimed; whole rows are dear to load by the thousand.
-
-    The last two are of its manifest, and None if that is gone.
-    """
-
-    id: int
-    manifest_id: int | None
-    manifest_external_id: str
-    external_id: uuid.UUID
-    workflow: str
-    input: Any
-    scheduled_for: datetime
-    attempt: int
-    timeout_seconds: int | None
-    parent_execution_id: int | None
-    root_execution_id: int | None
-    causation_id: str
-    root_correlation_id: str
-    manifest__cron_expression: str | None
-    manifest__depends_on_id: int | None
 
 
 class ClaimQuerySet(models.QuerySet["Metadata"]):
@@ -66,7 +43,7 @@ class ClaimQuerySet(models.QuerySet["Metadata"]):
 
     def claim(
         self, *, process: Process, workflows: Collection[str], limit: int, is_begun: bool, now: datetime | None = None
-    ) -> list[ClaimedRow]:
+    ) -> list[tuple[Any, ...]]:
         """Take up to ``limit`` pending executions for a process; nothing if the process is no longer trusted.
 
         ``is_begun`` says that their code runs at once; else ``begin`` notes it when it does.
@@ -81,7 +58,7 @@ class ClaimQuerySet(models.QuerySet["Metadata"]):
         if not ids or not claimed.update(**taken_by, started_at=at if is_begun else None, claims=F("claims") + 1):
             return []
         taken = self.in_progress().filter(id_in(id=ids), process=process)
-        return [ClaimedRow(*row) for row in taken.in_claim_order().values_list(*ClaimedRow._fields)]
+        return list(taken.in_claim_order().values_list(*CLAIM_COLUMNS.values()))
 
     def _free_claims(self, execution_ids: Iterable[int], *, process_ids: Collection[int]) -> Self:
         """Lock those of these that the processes hold, but wait for nobody: a worker has others to write for."""

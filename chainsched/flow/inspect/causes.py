@@ -22,7 +22,6 @@ MAX_LINKS = 100
 _CAUSED = {
     Source.SCHEDULE: "its schedule called for it at {at}",
     Source.DEPENDENCY: "{cause} {ended}",
-    Source.CHILD: "{cause} {ended}",
     Source.TRIGGER: "it was triggered by {cause}",
     Source.ACTIVATION: "it was activated by {cause}",
     Source.RETRY: "attempt {earlier} had failed; the run was caused by {cause}",
@@ -31,7 +30,6 @@ _CAUSED = {
 _UNCAUSED = {
     Source.SCHEDULE: "its schedule called for it at {at}",
     Source.DEPENDENCY: "its parent's outcome called for it",
-    Source.CHILD: "its parent's outcome called for it",
     Source.TRIGGER: "it was triggered {how}",
     Source.ACTIVATION: "it was activated {how}",
     Source.RETRY: "attempt {earlier} had failed",

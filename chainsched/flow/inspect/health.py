@@ -14,11 +14,10 @@ from typing import Any
 from chainsched.conf import Config, get_config
 from chainsched.db.sessions import access, oldest_transaction
 from chainsched.domain.health import loop_problem, max_silence, worker_problem
+from chainsched.domain.loops import TURNING, VITAL, WORKER
 from chainsched.domain.results import Health
 from chainsched.models import Process
 
-# The key for the worker's last turn in a heartbeat, next to those of the loops.
-WORKER = "worker"
 LONG_TRANSACTION = timedelta(minutes=5)
 
 
@@ -58,8 +57,7 @@ def _lapses(
 ) -> Iterator[str]:
     """Problems of loops that do not turn, of workers that complete no turn, and of missing workers."""
     problems = [
-        loop_problem(loop, turned_at=turns.get(loop), now=now, max_silence=_max_silence(loop, config))
-        for loop in _needed()
+        loop_problem(loop, turned_at=turns.get(loop), now=now, max_silence=_max_silence(loop, config)) for loop in VITAL
     ]
     problems += [_problem_of_worker(process, now=now, config=config) for process in alive]
     yield from (problem for problem in problems if problem)
@@ -79,18 +77,9 @@ def _problem_of_worker(process: Process, *, now: datetime, config: Config) -> st
     )
 
 
-def _needed() -> tuple[str, ...]:
-    return ("manager", "dispatcher", "reaper")
-
-
 def _max_silence(loop: str, config: Config) -> timedelta:
-    intervals = {
-        "manager": config.manager_interval,
-        "dispatcher": config.dispatcher_interval,
-        "reaper": config.reap_interval,
-        WORKER: config.worker_interval,
-    }
-    return max_silence(interval=intervals[loop], heartbeat_interval=config.heartbeat_interval)
+    interval = getattr(config, TURNING[loop].interval)
+    return max_silence(interval=interval, heartbeat_interval=config.heartbeat_interval)
 
 
 def _last_turns(alive: list[Process]) -> dict[str, datetime]:

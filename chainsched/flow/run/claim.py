@@ -9,44 +9,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
-from uuid import UUID
 
 from chainsched.conf import get_config
-from chainsched.domain.inputs import Unreadable
+from chainsched.domain.run_context import Claim
 from chainsched.flow.announce import announce_executions
 from chainsched.flow.transactions import in_parts, transact
 from chainsched.models import Metadata, Process
-from chainsched.models.metadata_claims import ClaimedRow
 from chainsched.signals import execution_started
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A claimed execution as plain values, so that it can be passed to another thread or process."""
-
-    execution_id: int
-    process_id: int
-    manifest_id: int | None
-    external_id: str
-    correlation_id: UUID
-    workflow: str
-    input: Any
-    scheduled_for: datetime
-    attempt: int
-    cron_expression: str
-    timeout_seconds: int
-    parent_manifest_id: int | None
-    parent_execution_id: int | None
-    root_execution_id: int | None
-    causation_id: str
-    root_correlation_id: str
-    # Why there is no input, if the stored one cannot be read.
-    problem: str = ""
 
 
 def claim(
@@ -60,8 +33,10 @@ def claim(
         return []
     with transact():
         rows = Metadata.objects.claim(process=process, workflows=workflows, limit=limit, is_begun=is_begun, now=now)
-        announce_executions(execution_started, [row.id for row in rows])
-    return [_claim_of(row, process=process) for row in rows]
+        job_timeout = get_config().job_timeout
+        claims = [Claim.of_row(values, job_timeout=job_timeout) for values in rows]
+        announce_executions(execution_started, [item.execution_id for item in claims])
+    return claims
 
 
 def hand_back(*, process: Process, known: Collection[int]) -> int:
@@ -108,26 +83,3 @@ def release(execution_ids: Collection[int], *, process: Process) -> set[int]:
         if given_back == len(execution_ids):
             return set()
         return Metadata.objects.unstarted(execution_ids, process=process)
-
-
-def _claim_of(row: ClaimedRow, *, process: Process) -> Claim:
-    is_readable = not isinstance(row.input, Unreadable)
-    return Claim(
-        execution_id=row.id,
-        process_id=process.pk,
-        manifest_id=row.manifest_id,
-        external_id=row.manifest_external_id,
-        correlation_id=row.external_id,
-        workflow=row.workflow,
-        input=row.input if is_readable else None,
-        scheduled_for=row.scheduled_for,
-        attempt=row.attempt,
-        cron_expression=row.manifest__cron_expression or "",
-        timeout_seconds=row.timeout_seconds or get_config().job_timeout,
-        parent_manifest_id=row.manifest__depends_on_id,
-        parent_execution_id=row.parent_execution_id,
-        root_execution_id=row.root_execution_id,
-        causation_id=row.causation_id,
-        root_correlation_id=row.root_correlation_id,
-        problem="" if is_readable else str(row.input),
-    )

@@ -22,10 +22,9 @@ from chainsched.domain import outcomes
 from chainsched.domain.inputs import to_document
 from chainsched.domain.outcomes import FailureType, Outcome
 from chainsched.domain.redaction import redact
-from chainsched.domain.run_context import RunContext, RunControl
+from chainsched.domain.run_context import Claim, RunContext, RunControl
 from chainsched.exceptions import InvalidInput, UnknownWorkflow
 from chainsched.flow.run.activate import activate
-from chainsched.flow.run.claim import Claim
 from chainsched.models import Metadata
 from chainsched.registry import Workflow, registry
 from chainsched.secret import revealed
@@ -91,7 +90,7 @@ def _call(item: Claim, workflow: Workflow, job_link: JobLink, run_async: RunAsyn
         value = workflow.input_type.load(item.input)
     except InvalidInput as error:
         return outcomes.failed(FailureType.BAD_INPUT, str(error), known=revealed())
-    returned = workflow.function(**workflow.arguments(value, run=_run_context(item, workflow, job_link)))
+    returned = workflow.function(**workflow.arguments(value, run=_context(item, workflow, job_link)))
     if workflow.is_async:
         returned = run_async(returned)
     try:
@@ -139,20 +138,6 @@ class _DatabaseJobLink(JobLink):
         Metadata.objects.in_progress().filter(id=self.item.execution_id).update(progress=progress)
 
 
-def _run_context(item: Claim, workflow: Workflow, job_link: JobLink) -> RunContext:
-    return RunContext(
-        execution_id=item.execution_id,
-        correlation_id=item.correlation_id,
-        workflow=workflow.name,
-        external_id=item.external_id,
-        scheduled_for=item.scheduled_for,
-        attempt=item.attempt,
-        cron_expression=item.cron_expression,
-        timeout_seconds=item.timeout_seconds,
-        parent_manifest_id=item.parent_manifest_id,
-        parent_execution_id=item.parent_execution_id,
-        root_execution_id=item.root_execution_id,
-        causation_id=item.causation_id,
-        root_correlation_id=item.root_correlation_id,
-        _control=_Control(item, job_link, time.monotonic()),
-    )
+def _context(item: Claim, workflow: Workflow, job_link: JobLink) -> RunContext:
+    control = _Control(item, job_link, time.monotonic())
+    return RunContext.of_claim(item, workflow=workflow.name, control=control)

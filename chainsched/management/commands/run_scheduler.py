@@ -7,9 +7,9 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
+from chainsched.domain.loops import LOOPS
 from chainsched.management.options import positive_seconds, whole_number
 from chainsched.management.running import WorkerOptions, add_workers, prepare, run_until_stopped, write_line
-from chainsched.runtime.loops.loops import LOOPS
 from chainsched.runtime.process import startup
 from chainsched.runtime.process.supervisor import Roles, Supervisor
 from chainsched.runtime.support.pools import leave_pools
@@ -32,7 +32,7 @@ class Command(BaseCommand):
         parser.add_argument(
             "--loops",
             nargs="*",
-            choices=LOOPS,
+            choices=list(LOOPS),
             default=list(LOOPS),
             metavar="LOOP",
             help=f"The loops to turn, of {', '.join(LOOPS)}; all by default.",

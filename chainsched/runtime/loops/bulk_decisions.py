@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 
 from chainsched.flow.operate.bulk_decisions import carry_out
@@ -12,3 +13,8 @@ def turn(now: datetime) -> Turn:
     """Apply the decision to the next batch of dead letters; ``has_more`` until none is left."""
     carried = carry_out(now=now)
     return Turn(did=carried.letters, has_more=carried.has_more)
+
+
+def make_turn() -> Callable[[datetime], Turn]:
+    """The turns of one process."""
+    return turn

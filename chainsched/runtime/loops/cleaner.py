@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 
 from chainsched.flow.maintain.clean import clean, policy
@@ -25,3 +26,8 @@ class Cleaner:
         self._after = cleaned.last_id if cleaned.has_more else 0
         removed = cleaned.removed.total()
         return Turn(did=removed, has_more=has_more_to_roll_up or (cleaned.has_more and removed > 0))
+
+
+def make_turn() -> Callable[[datetime], Turn]:
+    """The turns of one process."""
+    return Cleaner().turn

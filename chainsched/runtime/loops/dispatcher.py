@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from chainsched.conf import get_config
@@ -21,3 +22,8 @@ def turn(now: datetime, *, limit: int = BATCH) -> Turn:
     next_turn = now + timedelta(seconds=get_config().dispatcher_interval)
     next_at = WorkQueue.objects.next_not_before(after=now, until=next_turn)
     return Turn(did=len(dispatched.execution_ids), next_at=next_at, has_more=dispatched.has_more)
+
+
+def make_turn() -> Callable[[datetime], Turn]:
+    """The turns of one process."""
+    return turn

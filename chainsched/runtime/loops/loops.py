@@ -5,32 +5,25 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 from datetime import datetime
+from importlib import import_module
+from typing import cast
 
 from chainsched.conf import get_config
 from chainsched.db.clock import database_now
-from chainsched.flow.maintain.fsck import reconcile
-from chainsched.runtime.loops import bulk_decisions, dispatcher, manager
-from chainsched.runtime.loops.cleaner import Cleaner
+from chainsched.domain.loops import LOOPS, TURNING
 from chainsched.runtime.loops.poller import Poller, Turn
-from chainsched.runtime.loops.reaper import Reaper
 from chainsched.runtime.support.deadlines import seconds_until
 
-# The order is that of the flow, so that one round of turns carries a due job to its worker.
-LOOPS = ("reaper", "reconciler", "cleaner", "bulk_decisions", "manager", "dispatcher")
 # Of each loop, when all are to take a turn in one go.
 MAX_TURNS = 1000
-# No loop of its own accord: it comes and goes with the lease of its process.
-WORKER = "worker"
-# Whose turn may find something new after whose turn did something.
-WAKES = {
-    "reaper": ("dispatcher", "manager"),
-    "reconciler": ("manager",),
-    "cleaner": (),
-    "bulk_decisions": ("manager", "dispatcher"),
-    "manager": ("dispatcher",),
-    "dispatcher": (WORKER,),
-    WORKER: ("manager", "dispatcher"),
-}
+
+TurnFunction = Callable[[datetime], Turn]
+
+
+def make_turn(name: str) -> TurnFunction:
+    """The function that takes the turns of a loop, from the module of its name; some remember facts between turns."""
+    module = import_module(f"chainsched.runtime.loops.{name}")
+    return cast("TurnFunction", module.make_turn())
 
 
 class Loops:
@@ -54,7 +47,7 @@ class Loops:
     def turn_once(self) -> None:
         """Take one turn of each, here and now, and further ones while there is more to do right away."""
         for name in self._pollers:
-            turn = _turn_of(name)
+            turn = make_turn(name)
             for _ in range(MAX_TURNS):
                 if not turn(database_now()).has_more:
                     break
@@ -92,41 +85,17 @@ class Loops:
             poller.join(seconds_until(deadline))
 
     def _new_poller(self, name: str) -> Poller:
-        return poller_for(name, _turn_of(name), after=self._after, on_death=self._on_death)
-
-
-def _turn_of(name: str) -> Callable[[datetime], Turn]:
-    """What a loop does; some remember things from turn to turn."""
-    turns: dict[str, Callable[[datetime], Turn]] = {
-        "reaper": Reaper().turn,
-        "reconciler": _reconcile,
-        "cleaner": Cleaner().turn,
-        "bulk_decisions": bulk_decisions.turn,
-        "manager": manager.turn,
-        "dispatcher": dispatcher.turn,
-    }
-    return turns[name]
+        return poller_for(name, make_turn(name), after=self._after, on_death=self._on_death)
 
 
 def poller_for(
-    name: str, turn: Callable[[datetime], Turn], *, after: Callable[[str, Turn], None], on_death: Callable[[], None]
+    name: str, turn: TurnFunction, *, after: Callable[[str, Turn], None], on_death: Callable[[], None]
 ) -> Poller:
     """A loop that turns as often as the settings say."""
-    return Poller(name, turn, interval=_interval_of(name), after=lambda turn: after(name, turn), on_death=on_death)
-
-
-def _interval_of(name: str) -> float:
-    config = get_config()
-    return {
-        "manager": config.manager_interval,
-        "dispatcher": config.dispatcher_interval,
-        "reaper": config.reap_interval,
-        "reconciler": config.reconcile_interval,
-        "cleaner": config.cleanup_interval,
-        "bulk_decisions": config.bulk_decisions_interval,
-        WORKER: config.worker_interval,
-    }[name]
-
-
-def _reconcile(now: datetime) -> Turn:
-    return Turn(did=reconcile(now=now))
+    return Poller(
+        name,
+        turn,
+        interval=getattr(get_config(), TURNING[name].interval),
+        after=lambda turn: after(name, turn),
+        on_death=on_death,
+    )

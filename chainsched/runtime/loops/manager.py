@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from chainsched.conf import get_config
@@ -20,3 +21,8 @@ def turn(now: datetime, *, page: int = PAGE) -> Turn:
     has_more = evaluated.seen == page
     next_at = None if has_more else ManifestState.objects.next_alarm(after=now, until=next_turn)
     return Turn(did=evaluated.queued, next_at=next_at, has_more=has_more)
+
+
+def make_turn() -> Callable[[datetime], Turn]:
+    """The turns of one process."""
+    return turn

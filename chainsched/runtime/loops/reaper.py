@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from datetime import datetime
 
 from chainsched.conf import get_config
@@ -60,3 +61,8 @@ class Reaper:
         by_its_clock = (now - self._last[1]).total_seconds()
         tolerance = max(config.reap_interval, config.process_expiry / 4)
         return abs(by_its_clock - elapsed) > tolerance or elapsed > config.reap_interval + tolerance
+
+
+def make_turn() -> Callable[[datetime], Turn]:
+    """The turns of one process."""
+    return Reaper().turn

@@ -25,8 +25,9 @@ from django.db import DatabaseError, InterfaceError, connections
 from chainsched.conf import get_config
 from chainsched.db import notify
 from chainsched.db.clock import database_now
+from chainsched.domain.loops import TURNING, WORKER
 from chainsched.registry import registry
-from chainsched.runtime.loops.loops import WAKES, WORKER, Loops
+from chainsched.runtime.loops.loops import Loops
 from chainsched.runtime.loops.poller import Turn
 from chainsched.runtime.process.lease import Lease
 from chainsched.runtime.process.listener import Listener
@@ -273,7 +274,7 @@ class Supervisor:
 
     def _wake_followers(self, name: str, turn: Turn) -> None:
         """Wake the loops that may have rows to process after this turn."""
-        for other in WAKES[name] if turn.did else ():
+        for other in TURNING[name].wakes if turn.did else ():
             self._wake(other)
 
     def _on_topic(self, payload: str) -> None:

@@ -15,7 +15,8 @@ from datetime import datetime
 from django.db import DatabaseError, InterfaceError
 
 from chainsched.conf import get_config
-from chainsched.runtime.loops.loops import WORKER, poller_for
+from chainsched.domain.loops import WORKER
+from chainsched.runtime.loops.loops import poller_for
 from chainsched.runtime.loops.poller import Poller, Turn
 from chainsched.runtime.process.lease import Lease
 from chainsched.runtime.support.background import run_in_background

@@ -25,7 +25,7 @@ from django.db import connections
 
 from chainsched.domain import outcomes
 from chainsched.domain.outcomes import Outcome
-from chainsched.flow.run.claim import Claim
+from chainsched.domain.run_context import Claim
 from chainsched.flow.run.execute import execute
 from chainsched.runtime.workers.connections import renew, renew_after
 from chainsched.runtime.workers.event_loop import EventLoop

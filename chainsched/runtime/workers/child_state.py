@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 
 from chainsched.domain import outcomes
 from chainsched.domain.outcomes import FailureType, Outcome
+from chainsched.domain.run_context import Claim
 from chainsched.domain.states import ExecutionState
-from chainsched.flow.run.claim import Claim
 from chainsched.runtime.workers.protocol import Channel
 from chainsched.runtime.workers.start_tokens import StartTokens
 

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable, Sequence
 from chainsched.conf import get_config
 from chainsched.domain.lookahead import Lookahead
 from chainsched.domain.outcomes import Outcome
+from chainsched.domain.run_context import Claim
 from chainsched.domain.states import ExecutionState
-from chainsched.flow.run.claim import Claim
 from chainsched.runtime.workers.child_pool import ChildPool
 from chainsched.runtime.workers.child_state import ChildState, Job, is_stuck, outcome_of_exit, outcome_of_result
 from chainsched.runtime.workers.fork_server import ForkServer

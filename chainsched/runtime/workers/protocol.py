@@ -15,9 +15,9 @@ from typing import Any
 from uuid import UUID
 
 from chainsched.domain.outcomes import Outcome
+from chainsched.domain.run_context import Claim
 from chainsched.domain.states import ExecutionState
 from chainsched.exceptions import ChainschedError
-from chainsched.flow.run.claim import Claim
 
 Message = dict[str, Any]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from chainsched.domain.outcomes import Finished
-from chainsched.flow.run.claim import Claim
+from chainsched.domain.run_context import Claim
 
 
 @dataclass(slots=True)

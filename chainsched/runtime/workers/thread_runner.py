@@ -13,7 +13,7 @@ from typing import Any
 from django.db import connections
 
 from chainsched.domain.outcomes import Finished
-from chainsched.flow.run.claim import Claim
+from chainsched.domain.run_context import Claim
 from chainsched.flow.run.execute import JobLink, execute
 from chainsched.runtime.workers.connections import renew, renew_after, with_fresh_connections
 from chainsched.runtime.workers.runner import Collected, Runner

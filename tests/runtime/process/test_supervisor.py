@@ -9,12 +9,12 @@ from django.db.models import F
 
 from chainsched import Every, workflow
 from chainsched.db.clock import database_now
+from chainsched.domain.loops import LOOPS
 from chainsched.domain.states import BulkDecisionVerb, DeadLetterStatus, ExecutionState
 from chainsched.flow.operate.bulk_decisions import request_bulk_decision
 from chainsched.flow.schedule.declare import Schedules
 from chainsched.flow.schedule.seed import seed
 from chainsched.models import Metadata, Process
-from chainsched.runtime.loops.loops import LOOPS
 from chainsched.runtime.process.lease import Lease
 from chainsched.runtime.process.supervisor import Roles, Supervisor
 from chainsched.runtime.support.db_outage import outage

@@ -7,9 +7,9 @@ from collections import Counter
 import pytest
 from django.db import connections
 
+from chainsched.domain.loops import LOOPS
 from chainsched.domain.states import ExecutionState
 from chainsched.models import DeadLetter, Metadata
-from chainsched.runtime.loops.loops import LOOPS
 from chainsched.runtime.loops.poller import Poller
 from chainsched.runtime.process.supervisor import Roles, Supervisor
 from tests.processes.jobs import trigger

@@ -2,38 +2,17 @@
 
 from __future__ import annotations
 
-import uuid
-from datetime import UTC, datetime
-
 import pytest
 
 from chainsched.domain.outcomes import completed
-from chainsched.flow.run.claim import Claim
 from chainsched.runtime.workers import results
 from chainsched.runtime.workers.child_state import Job
 from chainsched.runtime.workers.results import Results
+from tests.runtime.workers.claims import claim
 
 
 def job(number: int, *, began_at: float | None = 11.5) -> Job:
-    claim = Claim(
-        execution_id=number,
-        process_id=1,
-        manifest_id=1,
-        external_id="job",
-        correlation_id=uuid.uuid4(),
-        workflow="testapp.ping",
-        input=None,
-        scheduled_for=datetime(2026, 1, 1, tzinfo=UTC),
-        attempt=1,
-        cron_expression="",
-        timeout_seconds=60,
-        parent_manifest_id=None,
-        parent_execution_id=None,
-        root_execution_id=None,
-        causation_id="",
-        root_correlation_id="",
-    )
-    return Job(claim, claimed_at=10.0, began_at=began_at)
+    return Job(claim(number), claimed_at=10.0, began_at=began_at)
 
 
 @pytest.fixture
