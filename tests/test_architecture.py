@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -56,6 +56,9 @@ SESSION_FEATURES = re.compile(
 )
 # Nothing depends on what is heard there.
 LISTENS = "chainsched/runtime/process/listener.py"
+
+# Modules that can be loaded only where django.contrib.admin is installed.
+OF_THE_ADMIN = re.compile(r"(django\.contrib|chainsched)\.admin(\.|$)")
 
 # The one name of Django's module for transactions that opens none.
 KEEPS_OUT_OF_TRANSACTIONS = "django.db.transaction.non_atomic_requests"
@@ -115,7 +118,28 @@ def each(modules: list[Module]) -> pytest.MarkDecorator:
 
 def imports(tree: ast.AST) -> Iterator[tuple[str, ast.stmt]]:
     """Every imported name, dotted and in full, wherever in the file it is imported."""
-    for node in ast.walk(tree):
+    return imports_among(ast.walk(tree))
+
+
+def imports_at_load(tree: ast.AST) -> Iterator[tuple[str, ast.stmt]]:
+    """The names that loading the module imports."""
+    return imports_among(walk_at_load(tree))
+
+
+def walk_at_load(node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes that run when the module is loaded: not those in functions, nor those for type checkers."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and ast.unparse(child.test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}:
+            for statement in child.orelse:
+                yield from walk_at_load(statement)
+        elif not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield from walk_at_load(child)
+
+
+def imports_among(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, ast.stmt]]:
+    """Every name that one of these nodes imports, dotted and in full."""
+    for node in nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield alias.name, node
@@ -188,6 +212,17 @@ def test_the_domain_is_pure(module):
     assert not impure
     assert not places(module, list(clocks))
     assert not places(module, list(settings))
+
+
+@each([module for module in MODULES if module.layer != "admin"])
+def test_only_the_admin_loads_the_admin(module):
+    """A project may be without it. Template tags are no exception: Django imports them in every project."""
+    loaded = [
+        f"{module.name}:{statement.lineno}: {imported}"
+        for imported, statement in imports_at_load(module.tree)
+        if OF_THE_ADMIN.match(imported)
+    ]
+    assert not loaded
 
 
 @each([module for module in MODULES if module.layer != "flow"])
@@ -365,3 +400,24 @@ def test_what_has_grown_long_is_told(record_property, capsys):
 def test_this_test_knows_up_from_down(source, layer, is_upward):
     found = {layer_of(imported) for imported, _ in imports(ast.parse(source))} - {None}
     assert any(RANKS[str(name)] > RANKS[layer] for name in found) is is_upward
+
+
+@pytest.mark.parametrize(
+    ("source", "is_loaded"),
+    [
+        ("from django.contrib import admin", True),
+        ("from django.contrib.admin.models import LogEntry", True),
+        ("import chainsched.admin", True),
+        ("from chainsched.admin.pages.overview import look", True),
+        ("class Page:\n    from chainsched import admin", True),
+        ("try:\n    from chainsched import admin\nexcept ImportError:\n    admin = None", True),
+        ("if TYPE_CHECKING:\n    x = 1\nelse:\n    from chainsched import admin", True),
+        ("if TYPE_CHECKING:\n    from chainsched import admin", False),
+        ("def look():\n    from chainsched import admin", False),
+        ("class Page:\n    async def look(self):\n        from chainsched import admin", False),
+        ("from django.contrib import admindocs", False),
+    ],
+)
+def test_this_test_knows_which_imports_load_the_admin(source, is_loaded):
+    found = [imported for imported, _ in imports_at_load(ast.parse(source)) if OF_THE_ADMIN.match(imported)]
+    assert bool(found) is is_loaded
