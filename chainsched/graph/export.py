@@ -90,4 +90,4 @@ def to_svg(picture: Picture) -> str:
 
 def _render(template: str, context: dict[str, Any]) -> str:
     """Render with an engine of our own: a project may have none, or one that does not escape names."""
-    return str(Engine(dirs=[TEMPLATES]).get_template(template).render(Context(context)))
+    return str(Engine(dirs=[str(TEMPLATES)]).get_template(template).render(Context(context)))

@@ -11,11 +11,11 @@ PATIENCE = 50
 
 
 def test_every_command_works_without_the_admin(tmp_path):
-    """With a template engine, so that Django imports the template tags; without one runs the test of the wheel."""
+    """With a template engine, so that Django imports the template tags. The test of the wheel also runs without one."""
     environment = {**os.environ, "HEADLESS_DATABASE": str(tmp_path / "db.sqlite3"), "HEADLESS_TEMPLATES": "yes"}
     for command in ("migrate", "every_command"):
         done = subprocess.run(
-            (sys.executable, "-W", "error", "-m", "tests.headless.manage", command),
+            (sys.executable, "-m", "tests.headless.manage", command),
             cwd=ROOT,
             env=environment,
             capture_output=True,
@@ -24,3 +24,4 @@ def test_every_command_works_without_the_admin(tmp_path):
             timeout=PATIENCE,
         )
         assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+    assert "Every command works." in done.stdout

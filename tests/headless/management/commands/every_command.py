@@ -36,6 +36,8 @@ LOOKING = [
     ("fsck", "--repair"),
     ("health",),
 ]
+# Printed at the end: a command that ends the process would not be noticed by the exit code.
+DONE = "Every command works."
 BROKEN = ("retried", "acknowledged", "decided", "undecided")
 
 
@@ -48,7 +50,7 @@ class Command(BaseCommand):
             run(*arguments)
         run_jobs()
         run("run_worker", "--for", "0.1", "--in-process")
-        assert [run.output for run in Metadata.objects.filter(state=ExecutionState.COMPLETED)] == [[]]
+        assert [each.output for each in Metadata.objects.filter(state=ExecutionState.COMPLETED)] == [[]]
         for arguments in LOOKING:
             assert run("chainsched", *arguments), arguments
         user = get_user_model().objects.create_user("anna")
@@ -57,6 +59,7 @@ class Command(BaseCommand):
             assert done == {(operation.command, operation.target) for operation in OPERATIONS}
         assert {arguments[0] for arguments in LOOKING} | {verb for verb, _ in done} == set(VERBS)
         look_at_the_health_page()
+        self.stdout.write(DONE)
 
 
 def run(*arguments: str) -> str:
@@ -127,7 +130,7 @@ class Operator:
             run_jobs(processes=0)
             self._do(verb, "execution", Metadata.objects.get(state=ExecutionState.PENDING).pk)
         worker.delete()
-        self._do("run-again", "execution", Metadata.objects.filter(state=ExecutionState.COMPLETED).first().pk)  # type: ignore[union-attr]
+        self._do("run-again", "execution", Metadata.objects.filter(state=ExecutionState.COMPLETED).first().pk)
         run_jobs()
 
     def _operate_on_letters(self, user: Any) -> None:
@@ -135,6 +138,8 @@ class Operator:
         letters = {name: DeadLetter.objects.awaiting().get(manifest__external_id=f"broken-{name}") for name in BROKEN}
         self._do("retry", "letter", letters["retried"].pk)
         self._do("acknowledge", "letter", letters["acknowledged"].pk)
+        letters["acknowledged"].refresh_from_db()
+        assert letters["acknowledged"].resolved_by == (user if self._options else None)
         self._ask(letters["decided"], by=user)
         run_jobs()
         letters["decided"].refresh_from_db()
