@@ -1,4 +1,4 @@
-"""Run-time calls: what views, commands and shells ask of the engine. The models' methods are thin doors to it.
+"""Run-time calls for views, commands and shells. The models' methods call these functions.
 
 Every call is short, may be made inside ``transaction.atomic()``, and then takes effect with it: rolled back means
 never queued.
@@ -167,13 +167,13 @@ def _numbered(model: type[M], kind: str, id_: str) -> M:
 def trigger(manifest: Manifest, *, delay: timedelta | float | None = None, input: Any = OWN_INPUT) -> Answer:
     """Run a manifest now, after a delay, or, if it is busy, once more afterwards; the answer says which.
 
-    Runs a disabled manifest too, but not one in a disabled group: there the wish waits.
+    Runs a disabled manifest too, but not one in a disabled group: there the request waits.
     """
     request = TriggerRequest(input=_checked_input(manifest, input), delay=_checked_delay(delay))
     _check_exists(manifest)
     answers = trigger_manifests([manifest.id], request=request, now=database_now())
     if manifest.id not in answers:
-        # It was removed between the look and the lock.
+        # It was removed between the check and the lock.
         raise UnknownManifest(manifest.external_id)
     logger.info("%s was triggered: %s.", manifest.external_id, answers[manifest.id].in_words)
     return answers[manifest.id]
@@ -188,7 +188,7 @@ def activate(manifest: Manifest, input: Any = None) -> Answer:
 
 
 def trigger_group(group: ManifestGroup) -> Counter[Answer]:
-    """Run all enabled members of a group that depend on nothing; says how many got which answer."""
+    """Run all enabled members of a group that have no parent; returns how many got which answer."""
     answers = trigger_members(group.pk, now=database_now())
     logger.info("Group %s was triggered: %s.", group.name, dict(answers))
     return answers
@@ -225,7 +225,7 @@ def enable_group(group: ManifestGroup) -> bool:
 
 
 def disable_group(group: ManifestGroup) -> bool:
-    """Let nothing of a group be queued or dispatched; False if it was off already."""
+    """Let no manifest of a group be queued or dispatched; False if it was off already."""
     return _log(switch.disable_group(group.pk, now=database_now()), "Group %s was disabled.", group)
 
 
@@ -240,7 +240,7 @@ def set_limits(group: ManifestGroup, *, max_active_jobs: int | None, priority: i
 
 
 def cancel(manifest: Manifest, *, reason: str = ON_REQUEST) -> Cancelled:
-    """Stop what a manifest has under way; the occurrence is consumed, nothing is retried."""
+    """Stop the queued or running work of a manifest; the occurrence is consumed and not retried."""
     _check_exists(manifest)
     cancelled = cancel_work([manifest.id], reason=_checked_reason(reason), now=database_now())
     logger.info("%s was cancelled: %s.", manifest.external_id, cancelled)
@@ -248,7 +248,7 @@ def cancel(manifest: Manifest, *, reason: str = ON_REQUEST) -> Cancelled:
 
 
 def cancel_group(group: ManifestGroup, *, reason: str = ON_REQUEST) -> Cancelled:
-    """Stop what all members of a group have under way."""
+    """Stop the queued or running work of all members of a group."""
     ids = list(Manifest.objects.filter(group=group).order_by("id").values_list("id", flat=True))
     cancelled = Cancelled()
     # Part by part, each in a transaction of its own: families overlap, so that locks over all of them could cross.
@@ -264,25 +264,25 @@ def tree(execution: Metadata) -> QuerySet[Metadata]:
 
 
 def cancel_execution(execution: Metadata, *, tree: bool = False, reason: str = ON_REQUEST) -> Cancelled:
-    """Stop an execution; with ``tree`` everything that its root led to, and nothing more comes of that tree."""
+    """Stop an execution; with ``tree`` all executions of its tree, and no further one is created in it."""
     if tree:
         cancelled = cancel_tree(execution.tree_id, reason=_checked_reason(reason), now=database_now())
     else:
         cancelled = stop_execution(execution.id, reason=_checked_reason(reason), now=database_now())
-    what = f"The tree of execution {execution.tree_id}" if tree else f"Execution {execution.id}"
-    logger.info("%s was cancelled: %s.", what, cancelled)
+    subject = f"The tree of execution {execution.tree_id}" if tree else f"Execution {execution.id}"
+    logger.info("%s was cancelled: %s.", subject, cancelled)
     return cancelled
 
 
 def explain_execution(execution: Metadata) -> Ancestry:
-    """What caused an execution, link by link, up to the root."""
+    """The causes of an execution, one after the other, up to the root."""
     return find_causes(execution.id)
 
 
 def run_again(execution: Metadata) -> Answer:
     """Trigger the manifest of an execution with the input that it had; raises UnknownManifest if that is gone.
 
-    The new run stands for itself: it has no parent and no tree but its own.
+    The new run is the root of a new tree: it has no parent execution.
     """
     manifest = Manifest.objects.filter(id=execution.manifest_id or 0).first()
     if manifest is None:
@@ -307,13 +307,13 @@ def bring_forward(row: WorkQueue) -> bool:
 
 
 def explain_row(row: WorkQueue) -> Explanation:
-    """What a row of the queue waits for, in the order in which the dispatcher asks; or that it waits no longer."""
+    """Why a row of the queue waits, checked in the dispatcher's order; or that it waits no longer."""
     now = database_now()
     return explain_waiting(row, workflows=get_server().known_workflows(now=now), now=now)
 
 
 def remove(manifests: Iterable[int]) -> tuple[int, dict[str, int]]:
-    """Remove manifests for good: what waits is cancelled, letters are closed, history stays."""
+    """Remove manifests for good: queued rows are cancelled, letters are closed, history stays."""
     return remove_all(list(manifests), now=database_now())
 
 
@@ -353,7 +353,7 @@ def _write(declarations: Sequence[Declaration]) -> list[Manifest]:
 def _write_batch(batch: Batch, *, prune: bool) -> list[Manifest]:
     declarations = list(batch.expand())
     written = _write(declarations)
-    # In a transaction of its own: what it locks comes before what the batch has locked.
+    # In a transaction of its own: the rows it locks come before those that the batch has locked.
     if prune and batch.name:
         _prune(batch.name, keep={manifest.external_id for manifest in written})
     return written

@@ -31,7 +31,7 @@ class ChainschedConfig(AppConfig):
     undiscovered: dict[str, Exception]
 
     def ready(self) -> None:
-        """Register checks, discover what the installed apps declare, and be told of migrations."""
+        """Register checks, discover the declarations of the installed apps, and connect to ``post_migrate``."""
         from chainsched import checks as chainsched_checks  # noqa: PLC0415 - needs the models to be loaded
 
         get_config.cache_clear()  # read before the models were loaded, it has not been checked in full
@@ -56,7 +56,7 @@ class ChainschedConfig(AppConfig):
         module = f"{package.__name__}.{name}"
         try:
             import_module(module)
-        except Exception as error:  # noqa: BLE001 - whatever a project's module raises is its own and is reported
+        except Exception as error:  # noqa: BLE001 - any error of a project's module is kept and reported
             self.undiscovered[module] = error
 
 

@@ -1,4 +1,4 @@
-"""System checks: what is wrong with settings, declarations and the database, all at once, each with an id."""
+"""System checks: all problems of settings, declarations and the database at once, each with an id."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from chainsched.secret import FORMAT
 
 VENDORS = ("postgresql", "sqlite")
 OLDEST_SQLITE = (3, 35, 0)
-# In seconds: what Python waits for by itself, and what several writers need.
+# In seconds: the timeout that Python sets by default, and the one that several writers need.
 SQLITE_PATIENCE = 5.0
 LEAST_PATIENCE = 20
 # As psycopg numbers the levels; named here because psycopg may not be installed.
@@ -45,7 +45,7 @@ def check_configuration(app_configs: Sequence[AppConfig] | None, **_kwargs: Any)
 
 
 def check_declarations(app_configs: Sequence[AppConfig] | None, **_kwargs: Any) -> list[CheckMessage]:
-    """The modules that declare, and what they declare. Batches whose items are callables are read when seeding."""
+    """The modules that declare, and their declarations. Batches with callables as items are read when seeding."""
     try:
         get_config()
     except ConfigurationError:
@@ -81,7 +81,7 @@ def check_inputs(app_configs: Sequence[AppConfig] | None, **_kwargs: Any) -> lis
 def check_database(
     app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None, **_kwargs: Any
 ) -> list[CheckMessage]:
-    """That the guard of the audit trail is really there."""
+    """That the trigger that guards the audit trail exists."""
     try:
         alias = get_config().database
     except ConfigurationError:
@@ -94,7 +94,7 @@ def check_database(
     if audit_guard.is_present(connection):
         return []
     return [
-        # Not an error: that would stop the very migration that could bring it back.
+        # Not an error: that would stop the migration that could create it again.
         Warning(
             f"The trigger {audit_guard.TRIGGER} is missing: executions that have ended could be changed.",
             hint="Run `manage.py chainsched fsck --check guard --repair`, which creates it.",
@@ -162,7 +162,7 @@ def _sqlite_messages(options: dict[str, Any]) -> Iterator[CheckMessage]:
 
 
 def _declaration_messages(declarations: Sequence[Declaration]) -> Iterator[CheckMessage]:
-    """What is wrong by itself. Whether a parent that is not declared is stored, only seeding can tell."""
+    """Problems of the declarations alone. Only seeding knows whether a parent that is not declared is stored."""
     declared = {found.external_id: found for found in declarations}
     edges = [
         (declared[found.depends_on].group.name, found.group.name)

@@ -139,7 +139,7 @@ def retry_nothing() -> None:
 
 
 def bury_nothing() -> None:
-    _patch(record, "_bury", _nothing)
+    _patch(record, "_write_letters", _nothing)
 
 
 def queue_without_lock() -> None:

@@ -1,6 +1,6 @@
-"""Whether a manifest should be queued now and, if not, why; and when to look at it next.
+"""Whether a manifest should be queued now and, if not, why; and when to evaluate it next.
 
-The manager's turn, the alarm and ``explain`` all ask the same two questions here.
+The manager's turn, the alarm and ``explain`` all use the same two rules from here.
 """
 
 from __future__ import annotations
@@ -65,17 +65,17 @@ class Reason(enum.StrEnum):
 
 IN_WORDS = {
     **{Reason(obstacle.value): obstacle.in_words for obstacle in Obstacle},
-    Reason.DUE: "its time has come",
-    Reason.TRIGGERED: "somebody triggered it",
+    Reason.DUE: "its run is due",
+    Reason.TRIGGERED: "it was triggered",
     Reason.PARENT_RAN: "its parent ran and matched its condition",
     Reason.NOT_DUE: "its next run is not due yet",
-    Reason.NO_ALARM: "nothing is open, yet it has no alarm; the next reconciliation sets it",
+    Reason.NO_ALARM: "it has no open work and no alarm; the next reconciliation sets the alarm",
     Reason.RUNNING: "it is running",
     Reason.PENDING: "it is dispatched and waits for a worker",
     Reason.QUEUED: "it is queued and waits to be dispatched",
     Reason.AWAITING_DEAD_LETTER: "a dead letter awaits a decision: retry or acknowledge it",
     Reason.PARENT_NOT_AHEAD: "its parent has not run since, or not with the outcome it waits for",
-    Reason.WAITS_FOR_SIBLINGS: "it waits until all its siblings have had their part",
+    Reason.WAITS_FOR_SIBLINGS: "it waits until all its siblings have done their part",
     Reason.MISFIRE_SKIPPED: "it was found too late, and its misfire policy is to skip",
     Reason.EXCLUDED: "an exclusion covers this time",
     Reason.UNSCHEDULABLE: "its schedule cannot be computed",
@@ -91,7 +91,7 @@ _OPEN_REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Everything that the two questions rest on, with the project's defaults filled in."""
+    """All facts that the two rules use, with the project's defaults filled in."""
 
     manifest_id: int
     external_id: str
@@ -121,13 +121,13 @@ class Facts:
 
     @property
     def is_behind_parent(self) -> bool:
-        """Whether its parent ran, as its condition asks, after what it was last queued for."""
+        """Whether its parent ran and matched its condition after the execution that it was last queued for."""
         return self.due_execution > self.covered_execution
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The answer: queue it, for which time and on whose behalf, or why not and when to look again."""
+    """The answer: queue it, for which time and from which source, or why not and when to evaluate it again."""
 
     reason: Reason
     source: Source | None = None
@@ -159,10 +159,10 @@ def decide(facts: Facts, *, now: datetime) -> Decision:
 
 
 def alarm(facts: Facts, *, now: datetime, is_fresh: bool = False) -> datetime | None:
-    """When the manager should look at the manifest next; None for never, until something arms it again.
+    """When the manager should evaluate the manifest next; None for never, until it is armed again.
 
-    ``is_fresh`` says that the schedule begins now: it was declared, edited or enabled, and nothing is made up for.
-    Raises InvalidSchedule when the schedule cannot be computed and no wish for a run stands.
+    ``is_fresh`` says that the schedule begins now: it was declared, edited or enabled, and missed runs are dropped.
+    Raises InvalidSchedule when the schedule cannot be computed and no trigger request waits.
     """
     if facts.open_item is not None:
         return None
@@ -181,9 +181,9 @@ def alarm(facts: Facts, *, now: datetime, is_fresh: bool = False) -> datetime | 
 
 
 def occurrence(facts: Facts, *, now: datetime, is_fresh: bool = False) -> datetime | None:
-    """When its own schedule makes the manifest run next; None while something is open or forbids it.
+    """When its own schedule makes the manifest run next; None while it has open work or an obstacle.
 
-    One that is set stays until a run spends it or the schedule begins anew: wishes come and go beside it.
+    One that is set stays until a run uses it up or the schedule begins again: trigger requests do not change it.
     """
     if facts.open_item is not None or not facts.schedule_type.is_timed or find_obstacle(facts) is not None:
         return None
@@ -211,7 +211,7 @@ def _decide_trigger(facts: Facts, wanted_at: datetime) -> Decision:
 
 
 def _decide_by_itself(facts: Facts, now: datetime) -> Decision:
-    """The decision when nobody asked for a run in person."""
+    """The decision without a trigger request."""
     if (obstacle := find_obstacle(facts)) is not None:
         return Decision(Reason(obstacle.value))
     if facts.schedule_type is ScheduleType.DEPENDENT:
@@ -233,12 +233,12 @@ def _decide_dependent(facts: Facts, now: datetime) -> Decision:
 def _decide_timed(facts: Facts, now: datetime) -> Decision:
     timing = timing_of(facts)
     if facts.next_run_at is None:
-        next_occurrence(timing, after=now)  # raises for a schedule that cannot be computed: that is why
+        next_occurrence(timing, after=now)  # raises if the schedule cannot be computed, which then is the reason
         return Decision(Reason.NO_ALARM)
     if facts.next_run_at > now:
         return Decision(Reason.NOT_DUE, look_again_at=facts.next_run_at)
     is_late = now - facts.next_run_at > facts.misfire_threshold
-    # The alarm itself lies outside every exclusion; only a run that comes late can fall into one.
+    # The alarm itself lies outside every exclusion; only a late run can fall into one.
     if is_late and exclusions.is_excluded(timing.exclusions, moment=now, zone=timing.zone):
         return Decision(Reason.EXCLUDED, look_again_at=_after_exclusion(timing, now))
     boundary = facts.next_run_at

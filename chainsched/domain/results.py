@@ -1,4 +1,4 @@
-"""What the engine answers when somebody asks it for something in person."""
+"""The engine's answers to the requests of operators and callers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Answer(enum.StrEnum):
-    """What became of a wish for a run; the value is the stable code."""
+    """The answer to a trigger request; the value is the stable code."""
 
     QUEUED = "queued"
     ALREADY_QUEUED = "already_queued"
@@ -38,7 +38,7 @@ IN_WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """What was stopped: rows that will never run, executions that had not begun, and runs that were told to end."""
+    """Counts of stopped work: rows that will never run, executions that had not begun, and runs asked to stop."""
 
     queued: int = 0
     pending: int = 0
@@ -54,7 +54,7 @@ class Cancelled:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a manifest is or is not running now: a stable code, words, and what comes next."""
+    """Why a manifest is or is not running now: a stable code, the reason in words, and its next runs."""
 
     external_id: str
     code: str
@@ -66,7 +66,7 @@ class Explanation:
     def in_words(self) -> str:
         lines = [f"{self.external_id}: {self.reason} [{self.code}]"]
         if self.next_run_at:
-            lines.append(f"The manager looks at it at {self.next_run_at.isoformat()}.")
+            lines.append(f"The manager evaluates it at {self.next_run_at.isoformat()}.")
         if self.next_runs:
             lines.append("Its schedule: " + ", ".join(moment.isoformat() for moment in self.next_runs[:3]) + ", …")
         return "\n".join(lines)
@@ -96,7 +96,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Ancestry:
-    """What caused an execution: itself first, then each cause in turn, up to the root."""
+    """The causes of an execution: the execution itself first, then each cause in turn, up to the root."""
 
     chain: tuple[Cause, ...]
     root_correlation_id: str
@@ -111,7 +111,7 @@ class Ancestry:
         lines = [f"{cause.name} ({cause.state}) ran because {cause.reason}." for cause in self.chain]
         lines.append(f"Root correlation id: {self.root_correlation_id}")
         if self.is_tree_cancelled:
-            lines.append("Its tree was cancelled: nothing more comes of it.")
+            lines.append("Its tree was cancelled: it gets no further executions.")
         return "\n".join(lines)
 
     def as_dict(self) -> dict[str, Any]:
@@ -121,7 +121,7 @@ class Ancestry:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Whether everything that should be alive is: what is wrong, what is worth knowing, and who lives."""
+    """Whether all loops turn and all processes live: the problems, further notes, and the live processes."""
 
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -139,12 +139,12 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that must never be, found in the rows: which claim it breaks, what breaks it, and the evidence."""
+    """A violated invariant, found in the rows: the check, the row that violates it, and the evidence."""
 
     check: str
     subject: str
     evidence: str
-    is_mended: bool = False
+    is_repaired: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -153,7 +153,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """What became of dead letters that somebody decided about: those it took effect on, and why not on others."""
+    """The result of a decision about dead letters: those it took effect on, and why not on others."""
 
     done: tuple[int, ...] = ()
     skipped: Mapping[int, str] = field(default_factory=dict)

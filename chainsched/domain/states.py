@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 
 class ExecutionState(enum.StrEnum):
-    """Where an execution stands."""
+    """The states of an execution."""
 
     PENDING = "pending"
     IN_PROGRESS = "in_progress"
@@ -21,7 +21,7 @@ class ExecutionState(enum.StrEnum):
 
 
 class QueueStatus(enum.StrEnum):
-    """Where a row of the work queue stands."""
+    """The states of a row of the work queue."""
 
     QUEUED = "queued"
     DISPATCHED = "dispatched"
@@ -29,7 +29,7 @@ class QueueStatus(enum.StrEnum):
 
 
 class DeadLetterStatus(enum.StrEnum):
-    """Whether somebody has decided about a dead letter."""
+    """Whether a dead letter awaits a decision, and the decision if not."""
 
     AWAITING_INTERVENTION = "awaiting_intervention"
     RETRIED = "retried"
@@ -37,14 +37,14 @@ class DeadLetterStatus(enum.StrEnum):
 
 
 class BulkDecisionVerb(enum.StrEnum):
-    """What somebody asked to be done to many dead letters."""
+    """The actions of a bulk decision."""
 
     RETRY = "retry"
     ACKNOWLEDGE = "acknowledge"
 
 
 class BulkDecisionStatus(enum.StrEnum):
-    """Where a bulk decision stands."""
+    """The states of a bulk decision."""
 
     WAITING = "waiting"
     UNDER_WAY = "under_way"
@@ -53,7 +53,7 @@ class BulkDecisionStatus(enum.StrEnum):
 
 
 class BulkDecisionOutcome(enum.StrEnum):
-    """What became of one letter of a bulk decision."""
+    """The outcome for one letter of a bulk decision."""
 
     WAITING = "waiting"
     DONE = "done"
@@ -61,7 +61,7 @@ class BulkDecisionOutcome(enum.StrEnum):
 
 
 class ScheduleType(enum.StrEnum):
-    """What makes a manifest run."""
+    """How the runs of a manifest come about."""
 
     ON_DEMAND = "on_demand"
     CRON = "cron"
@@ -89,7 +89,7 @@ class RunCondition(enum.IntEnum):
 
 
 class Source(enum.StrEnum):
-    """What asked for a row of the work queue."""
+    """The kinds of causes of a row of the work queue."""
 
     SCHEDULE = "schedule"
     DEPENDENCY = "dependency"
@@ -101,7 +101,7 @@ class Source(enum.StrEnum):
 
 
 class MisfirePolicy(enum.StrEnum):
-    """What happens to an occurrence that is found late."""
+    """How an occurrence that is found late is treated."""
 
     RUN_ONCE = "run_once"
     SKIP = "skip"
@@ -111,12 +111,12 @@ ACTIVE_STATES = (ExecutionState.PENDING, ExecutionState.IN_PROGRESS)
 OPEN_BULK_DECISIONS = (BulkDecisionStatus.WAITING, BulkDecisionStatus.UNDER_WAY)
 TERMINAL_STATES = (ExecutionState.COMPLETED, ExecutionState.FAILED, ExecutionState.CANCELLED)
 
-# An operator asked for these in person, so they run although the manifest is disabled.
+# An operator asked for these, so they run although the manifest is disabled.
 SOURCES_PAST_DISABLED = (Source.TRIGGER, Source.DEAD_LETTER)
 
 EXECUTION_TRANSITIONS: Mapping[ExecutionState, frozenset[ExecutionState]] = {
     ExecutionState.PENDING: frozenset({ExecutionState.IN_PROGRESS, ExecutionState.CANCELLED}),
-    # Back to pending: a claim whose run never began.
+    # Back to pending: a claim that never began to run.
     ExecutionState.IN_PROGRESS: frozenset({ExecutionState.PENDING, *TERMINAL_STATES}),
     ExecutionState.COMPLETED: frozenset(),
     ExecutionState.FAILED: frozenset(),
@@ -125,7 +125,7 @@ EXECUTION_TRANSITIONS: Mapping[ExecutionState, frozenset[ExecutionState]] = {
 
 QUEUE_TRANSITIONS: Mapping[QueueStatus, frozenset[QueueStatus]] = {
     QueueStatus.QUEUED: frozenset({QueueStatus.DISPATCHED, QueueStatus.CANCELLED}),
-    # Back to queued: an execution that nobody began and nobody can run any more.
+    # Back to queued: an execution that has not begun and that no live process can run.
     QueueStatus.DISPATCHED: frozenset({QueueStatus.QUEUED}),
     QueueStatus.CANCELLED: frozenset(),
 }

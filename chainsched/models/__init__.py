@@ -1,4 +1,4 @@
-"""Rows: one file a model, the QuerySet above its Model; raw SQL and lock hints live here."""
+"""Tables: one file per model, the QuerySet above its Model; raw SQL and lock hints live here."""
 
 from chainsched.models.bulk_decision import BulkDecision
 from chainsched.models.bulk_decision_item import BulkDecisionItem

@@ -1,4 +1,4 @@
-"""BulkDecisions: a decision about many dead letters at once, which the engine carries out bit by bit."""
+"""Bulk decisions: one decision about many dead letters, which a scheduler processes in parts."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class BulkDecisionQuerySet(models.QuerySet["BulkDecision"]):
         return self.filter(IS_OPEN)
 
     def lock_open(self, bulk_decision_id: int) -> BulkDecision | None:
-        """Lock a bulk decision that is not over; None if it is, or if somebody else is at it."""
+        """Lock a bulk decision that is not over; None if it is over, or if another process holds it."""
         return self.open().filter(id=bulk_decision_id).select_for_update(skip_locked=True, no_key=True).first()
 
     def begin(self, bulk_decision_id: int, *, now: datetime) -> int:
-        """Note that it is under way; 0 if it was already."""
+        """Mark it as under way; 0 if it was already."""
         waiting = self.filter(id=bulk_decision_id, status=BulkDecisionStatus.WAITING)
         return waiting.update(status=BulkDecisionStatus.UNDER_WAY, started_at=now)
 
@@ -37,7 +37,7 @@ class BulkDecisionQuerySet(models.QuerySet["BulkDecision"]):
         return mine.update(done_count=F("done_count") + done, skipped_count=F("skipped_count") + skipped)
 
     def finish(self, bulk_decision_id: int, *, now: datetime) -> int:
-        """Close a bulk decision whose letters all have their outcome; 0 if it was closed already."""
+        """Close a bulk decision after its last letter has an outcome; 0 if it was closed already."""
         return self.open().filter(id=bulk_decision_id).update(status=BulkDecisionStatus.DONE, finished_at=now)
 
     def cancel(self, bulk_decision_id: int, *, reason: str, now: datetime) -> int:
@@ -51,23 +51,23 @@ class BulkDecisionQuerySet(models.QuerySet["BulkDecision"]):
 
 
 class BulkDecision(BulkDecisionActions, models.Model):
-    """What somebody asked to be done to many dead letters, and how far it is."""
+    """A user's decision about many dead letters, and how many of them have been processed."""
 
-    verb = models.CharField(max_length=12, choices=choices(BulkDecisionVerb), help_text="What is done to each letter.")
+    verb = models.CharField(max_length=12, choices=choices(BulkDecisionVerb), help_text="The action for each letter.")
     status = models.CharField(
         max_length=10,
         choices=choices(BulkDecisionStatus),
         default=BulkDecisionStatus.WAITING.value,
-        help_text="Where it stands.",
+        help_text="Its current state.",
     )
-    asked_by = user_reference(help_text="Who asked for it; empty when their account is gone.")
-    note = models.TextField(blank=True, default="", help_text="What they said; stays with each letter.")
-    selection = models.TextField(blank=True, default="", help_text="How the list was narrowed when they asked.")
-    total = models.PositiveIntegerField(help_text="How many letters were chosen.")
-    done_count = models.PositiveIntegerField(default=0, help_text="How many of them were decided about.")
-    skipped_count = models.PositiveIntegerField(default=0, help_text="How many could not be; each says why.")
+    asked_by = user_reference(help_text="The user who asked for it; empty if the account was deleted.")
+    note = models.TextField(blank=True, default="", help_text="The user's note; copied to each letter.")
+    selection = models.TextField(blank=True, default="", help_text="The filters of the list that it was made from.")
+    total = models.PositiveIntegerField(help_text="Number of chosen letters.")
+    done_count = models.PositiveIntegerField(default=0, help_text="Number of letters it took effect on.")
+    skipped_count = models.PositiveIntegerField(default=0, help_text="Number of skipped letters; each says why.")
     created_at = models.DateTimeField(help_text="When it was asked for.")
-    started_at = models.DateTimeField(null=True, blank=True, help_text="When the first letter was taken.")
+    started_at = models.DateTimeField(null=True, blank=True, help_text="When its first letter was processed.")
     finished_at = models.DateTimeField(null=True, blank=True, help_text="When it was done or cancelled.")
     cancel_reason = models.CharField(max_length=200, blank=True, default="", help_text="Why it was cancelled.")
 

@@ -1,4 +1,4 @@
-"""The letters of a bulk decision: chosen when it was asked for, each with what became of it."""
+"""The letters of a bulk decision: chosen when it was asked for, each with its outcome."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from chainsched.models.dead_letter import DeadLetter
 
 
 class BulkDecisionItemQuerySet(models.QuerySet["BulkDecisionItem"]):
-    """Reads of what is left to do."""
+    """Reads of the letters that are left."""
 
     def waiting_of(self, bulk_decision_id: int) -> BulkDecisionItemQuerySet:
-        """The letters of a bulk decision that nothing was decided about yet, in their order."""
+        """The letters of a bulk decision that have no outcome yet, in their order."""
         return self.filter(bulk_decision=bulk_decision_id, outcome=BulkDecisionOutcome.WAITING).order_by("id")
 
 
@@ -31,10 +31,10 @@ class BulkDecisionItem(models.Model):
         max_length=8,
         choices=choices(BulkDecisionOutcome),
         default=BulkDecisionOutcome.WAITING.value,
-        help_text="What became of it.",
+        help_text="Its outcome.",
     )
-    said = models.CharField(max_length=200, blank=True, default="", help_text="The same, in words.")
-    decided_at = models.DateTimeField(null=True, blank=True, help_text="When it had its outcome.")
+    explanation = models.CharField(max_length=200, blank=True, default="", help_text="The outcome in words.")
+    decided_at = models.DateTimeField(null=True, blank=True, help_text="When it got its outcome.")
 
     objects = PinnedManager.from_queryset(BulkDecisionItemQuerySet)()
 

@@ -1,6 +1,6 @@
-"""Stamps on the roots of execution trees that somebody cancelled as a whole.
+"""Marks on the roots of execution trees that were cancelled as a whole.
 
-A row of its own, because the root has mostly ended by then, and an execution that has ended never changes.
+A mark is a row of its own, because the root has mostly ended by then, and an execution that has ended never changes.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from chainsched.models.metadata import Metadata
 
 
 class CancelledTreeQuerySet(models.QuerySet["CancelledTree"]):
-    """The stamps."""
+    """The marks."""
 
-    def stamp(self, root_execution_id: int, *, reason: str, now: datetime) -> None:
-        """Stamp a root; the first stamp stays."""
+    def mark(self, root_execution_id: int, *, reason: str, now: datetime) -> None:
+        """Mark a root; the first mark stays."""
         row = {"root_execution": root_execution_id, "reason": reason, "cancelled_at": now}
         bulk.insert(CancelledTree, [row], skip_conflicts=True)
 
-    def stamped(self, root_execution_ids: Iterable[int | None]) -> set[int]:
-        """Which of these roots are stamped."""
+    def marked(self, root_execution_ids: Iterable[int | None]) -> set[int]:
+        """The roots among these that are marked."""
         wanted = {id_ for id_ in root_execution_ids if id_ is not None}
         if not wanted:
             return set()
@@ -35,7 +35,7 @@ class CancelledTreeQuerySet(models.QuerySet["CancelledTree"]):
 
 
 class CancelledTree(models.Model):
-    """A tree for which nothing more is made."""
+    """A tree for which no further execution is created."""
 
     root_execution = reference(Metadata, help_text="The first execution of the tree.")
     reason = models.CharField(max_length=200, blank=True, default="", help_text="Why it was cancelled.")

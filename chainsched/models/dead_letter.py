@@ -1,4 +1,4 @@
-"""Dead letters: runs that failed for good and wait for somebody's decision."""
+"""Dead letters: runs that failed for good and wait for an operator's decision."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class DeadLetterQuerySet(models.QuerySet["DeadLetter"]):
     def resolved(self) -> DeadLetterQuerySet:
         return self.exclude(IS_AWAITING)
 
-    def alike(self) -> QuerySet[Any, Any]:
+    def count_by_fingerprint(self) -> QuerySet[Any, Any]:
         """How many there are of each fingerprint, the first and last time, and the newest; the most frequent first."""
         counted = self.order_by().values("fingerprint")
         found = counted.annotate(
@@ -34,7 +34,7 @@ class DeadLetterQuerySet(models.QuerySet["DeadLetter"]):
         )
         return found.order_by("-number", "fingerprint")
 
-    def newest_alike(self, fingerprints: Collection[str], *, number: int) -> QuerySet[Any, Any]:
+    def newest_by_fingerprint(self, fingerprints: Collection[str], *, number: int) -> QuerySet[Any, Any]:
         """The fingerprints and manifests of the newest ``number`` letters of each of these fingerprints."""
         place = Window(RowNumber(), partition_by="fingerprint", order_by=F("id").desc())
         ranked = self.order_by().filter(fingerprint__in=fingerprints).annotate(place=place)
@@ -42,28 +42,28 @@ class DeadLetterQuerySet(models.QuerySet["DeadLetter"]):
 
 
 class DeadLetter(DeadLetterActions, models.Model):
-    """What failed, why, and what was decided about it."""
+    """A run that failed for good, the reason, and the decision about it."""
 
-    manifest = reference(Manifest, related_name="dead_letters", help_text="What failed; empty for a job without one.")
-    execution = reference(
-        "chainsched.Metadata", related_name="dead_letters", help_text="The attempt that was the last."
+    manifest = reference(
+        Manifest, related_name="dead_letters", help_text="The manifest that failed; empty for a job without one."
     )
+    execution = reference("chainsched.Metadata", related_name="dead_letters", help_text="The last attempt.")
     status = models.CharField(
         max_length=22,
         choices=choices(DeadLetterStatus),
         default=DeadLetterStatus.AWAITING_INTERVENTION.value,
-        help_text="Whether somebody has decided.",
+        help_text="Whether it awaits a decision, and the decision if not.",
     )
-    reason = models.TextField(help_text="Why it was given up.")
-    failure_count = models.PositiveIntegerField(default=0, help_text="How many attempts had failed.")
+    reason = models.TextField(help_text="Why it was dead-lettered.")
+    failure_count = models.PositiveIntegerField(default=0, help_text="Number of failed attempts.")
     fingerprint = models.CharField(
         max_length=64, blank=True, default="", help_text="The same for failures that look the same."
     )
-    dead_lettered_at = models.DateTimeField(help_text="When it was given up.")
-    resolved_at = models.DateTimeField(null=True, blank=True, help_text="When somebody decided.")
-    resolved_by = user_reference(help_text="Who decided; empty for the system.")
-    note = models.TextField(blank=True, default="", help_text="What they said.")
-    retry_execution = reference("chainsched.Metadata", help_text="The execution that a retry led to.")
+    dead_lettered_at = models.DateTimeField(help_text="When it was dead-lettered.")
+    resolved_at = models.DateTimeField(null=True, blank=True, help_text="When the decision was made.")
+    resolved_by = user_reference(help_text="The user who decided; empty for the system.")
+    note = models.TextField(blank=True, default="", help_text="The user's note on the decision.")
+    retry_execution = reference("chainsched.Metadata", help_text="The execution that the retry led to.")
 
     objects = PinnedManager.from_queryset(DeadLetterQuerySet)()
 

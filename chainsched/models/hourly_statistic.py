@@ -1,7 +1,7 @@
 """The hourly roll-up of how executions ended.
 
 ``flow.run.record`` appends rows, ``flow.maintain.roll_up`` merges them into one row a kind and hour.
-Appending waits for nobody, while a counter for each hour would let all who record wait for one another.
+Appending takes no lock, while with one counter for each hour all processes that record would wait for one another.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ KIND = ("hour", "group", "workflow", "state")
 
 
 class HourlyStatisticQuerySet(models.QuerySet["HourlyStatistic"]):
-    """Adding up. A row counts the same whether it is merged or not."""
+    """Appending, merging and summing. A row counts the same whether it is merged or not."""
 
     def append(self, shares: Iterable[Share]) -> None:
-        """Add what has just ended, in rows of their own."""
+        """Add executions that have just ended, in rows of their own."""
         bulk.insert(HourlyStatistic, [share._asdict() for share in merge(shares)], returning=("id",))
 
     def merge_appended(self, *, limit: int) -> int:
         """Add up to so many appended rows to those of their kind, passing over rows that another process merges."""
-        loose = self.exclude(IS_MERGED).order_by("id").select_for_update(skip_locked=True)
-        rows = list(loose.values_list("id", *Share._fields)[:limit])
+        appended = self.exclude(IS_MERGED).order_by("id").select_for_update(skip_locked=True)
+        rows = list(appended.values_list("id", *Share._fields)[:limit])
         if rows:
             self.filter(id__in=[id_ for id_, *_ in rows]).delete()
             self._add(merge(Share(*share) for _, *share in rows))
@@ -45,7 +45,7 @@ class HourlyStatisticQuerySet(models.QuerySet["HourlyStatistic"]):
         rows_sql, parameter = bulk.rows_from_json(fields, [[*share, True] for share in shares])  # type: ignore[arg-type]
         columns = ", ".join(quote(name) for name in fields)
         table = quote(HourlyStatistic._meta.db_table)
-        # PostgreSQL wants to hear which constraint is meant. SQLite does not, and compares conditions word by word.
+        # PostgreSQL must be given the constraint. SQLite needs none, and compares conditions by their text.
         kind = ", ".join(quote(name) for name in KIND)
         target = f"({kind}) WHERE is_merged" if connection.vendor == "postgresql" else ""
         sql = (
@@ -61,17 +61,17 @@ class HourlyStatisticQuerySet(models.QuerySet["HourlyStatistic"]):
             cursor.execute(sql, [parameter])
 
     def since(self, moment: datetime) -> HourlyStatisticQuerySet:
-        """The hours from this moment on, that of the moment itself included if it is its beginning."""
+        """The hours that begin at this moment or later."""
         return self.filter(hour__gte=moment)
 
     def statistics(self) -> Statistics:
-        """The sums of these rows: a row for each hour, workflow and state, whatever the number of groups."""
+        """The sums of these rows: a row for each hour, workflow and state, for any number of groups."""
         kinds = self.order_by().values_list("hour", "workflow", "state")
         summed = kinds.annotate(models.Sum("executions"), models.Sum("seconds"), models.Max("slowest_seconds"))
         return Statistics([Sum(*row) for row in summed])
 
     def slowest_executions(self, slowest: Sequence[Slow]) -> dict[str, int]:
-        """Which execution was the longest of each of these workflows; none if a longer one has come meanwhile."""
+        """The longest execution of each of these workflows; left out if a longer one has been recorded since."""
         workflows, seconds = [slow.workflow for slow in slowest], [slow.longest for slow in slowest]
         named = self.filter(workflow__in=workflows, slowest_seconds__in=seconds, state=ExecutionState.COMPLETED)
         return dict(named.order_by("slowest_seconds").values_list("workflow", "slowest_execution"))
@@ -82,13 +82,15 @@ class HourlyStatistic(models.Model):
 
     hour = models.DateTimeField(help_text="The beginning of the hour in which they ended, in UTC.")
     group = models.BigIntegerField(help_text="The id of their group; 0 for none. The group may be gone.")
-    workflow = models.CharField(max_length=200, help_text="What ran.")
+    workflow = models.CharField(max_length=200, help_text="The workflow that they ran.")
     state = models.CharField(max_length=11, choices=choices(ExecutionState), help_text="How they ended.")
-    executions = models.PositiveBigIntegerField(help_text="How many, each attempt counted.")
-    seconds = models.FloatField(help_text="How long they ran, all together.")
-    slowest_seconds = models.FloatField(help_text="How long the slowest of them ran.")
-    slowest_execution = models.BigIntegerField(help_text="Which one that was; it may be gone.")
-    is_merged = models.BooleanField(default=False, help_text="Whether it is the one row of its kind that others join.")
+    executions = models.PositiveBigIntegerField(help_text="Number of executions, each attempt counted.")
+    seconds = models.FloatField(help_text="Their total run time.")
+    slowest_seconds = models.FloatField(help_text="The run time of the slowest of them.")
+    slowest_execution = models.BigIntegerField(help_text="The id of the slowest; its row may be gone.")
+    is_merged = models.BooleanField(
+        default=False, help_text="Whether it is the one row of its kind that others are added to."
+    )
 
     objects = PinnedManager.from_queryset(HourlyStatisticQuerySet)()
 
@@ -99,12 +101,12 @@ class HourlyStatistic(models.Model):
         constraints = (
             models.UniqueConstraint(fields=KIND, condition=IS_MERGED, name="chainsched_statistic_one_merged"),
             models.CheckConstraint(
-                condition=Q(state__in=values(TERMINAL_STATES)), name="chainsched_statistic_of_what_has_ended"
+                condition=Q(state__in=values(TERMINAL_STATES)), name="chainsched_statistic_terminal_state"
             ),
         )
         indexes = (
             models.Index(fields=["hour"], name="chainsched_statistic_hour"),
-            models.Index(fields=["id"], condition=~IS_MERGED, name="chainsched_statistic_loose"),
+            models.Index(fields=["id"], condition=~IS_MERGED, name="chainsched_statistic_appended"),
         )
 
     def __str__(self) -> str:

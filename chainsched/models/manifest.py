@@ -1,6 +1,6 @@
-"""Manifests: what to run, with what input, and what makes it run.
+"""Manifests: the workflow to run, its input, and the schedule or parent that makes it run.
 
-Written by people and seeding; of the engine's own, only that a one-time manifest is done.
+Written by users and by seeding; the engine writes only that a one-time manifest is done.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ManifestQuerySet(models.QuerySet["Manifest"]):
         return self.filter(is_enabled=True)
 
     def declared_by(self, owner: str) -> ManifestQuerySet:
-        """What this owner's code declared, retired or not."""
+        """The manifests that this owner's code declared, retired or not."""
         return self.filter(is_declared=True, owner=owner)
 
     def firing_after(self, parent_ids: list[int]) -> ManifestQuerySet:
@@ -43,7 +43,7 @@ class ManifestQuerySet(models.QuerySet["Manifest"]):
         return self.filter(id_in(depends_on=parent_ids), schedule_type=ScheduleType.DEPENDENT)
 
     def delete(self) -> tuple[int, dict[str, int]]:
-        """Remove manifests as the engine does it: what waits is cancelled, letters are closed, history stays."""
+        """Remove manifests as the engine does it: queued rows are cancelled, letters are closed, history stays."""
         return api.remove(self.values_list("id", flat=True))
 
     delete.alters_data = True  # type: ignore[attr-defined]
@@ -54,18 +54,18 @@ class ManifestQuerySet(models.QuerySet["Manifest"]):
         return super().delete()
 
     def mark_done(self, manifest_ids: Collection[int], *, now: datetime) -> int:
-        """Note of those among these that run only once that they have had their run.
+        """Mark those of these that run only once as done.
 
-        One that was given a later time while it was under way has that run still to come.
+        One that was given a later time while it was under way is left out: that run is still to come.
         """
         one_time = Q(schedule_type=ScheduleType.ONCE, once_at__lte=now) | Q(is_one_time=True)
         return self.filter(one_time, id__in=manifest_ids).update(done_at=now)
 
     def having_parts(self) -> ManifestQuerySet:
-        """Dependents that continuations of their parent wait for, whenever they have something to do."""
+        """Dependents that continuations of their parent wait for while they have a part to do."""
         return self.filter(is_free_of(ENDING_PARTS), schedule_type=ScheduleType.DEPENDENT, is_fan_in_continuation=False)
 
-    def beside(self, manifest_ids: Collection[int]) -> ManifestQuerySet:
+    def continuations_after(self, manifest_ids: Collection[int]) -> ManifestQuerySet:
         """The continuations that may wait for these manifests: fan-in children of the same parents."""
         parents = Manifest.objects.using(self.db).filter(id_in(id=manifest_ids), depends_on__isnull=False)
         return self.filter(is_fan_in_continuation=True, depends_on__in=parents.order_by().values("depends_on_id"))
@@ -81,12 +81,12 @@ class ManifestQuerySet(models.QuerySet["Manifest"]):
         return self.filter(pk__in=RawSQL(sql, [manifest_id, limit]))  # noqa: S611 - numbers as parameters
 
     def family_of(self, manifest_ids: Collection[int]) -> tuple[Any, Any]:
-        """Who may have to start or stop when something happens to these: dependents and continuations, as ids."""
+        """The dependents and the continuations that a change of these may start or stop, as ids."""
         dependents = self.firing_after(list(manifest_ids)).order_by().values("id")
-        return dependents, self.beside(manifest_ids).order_by().values("id")
+        return dependents, self.continuations_after(manifest_ids).order_by().values("id")
 
     def held_by_others(self, manifest_ids: Collection[int], *, by: Collection[int]) -> set[int]:
-        """Those of these that are among others, or are parents or siblings of one of them."""
+        """Those of these that are in ``by``, or are parents or siblings of a manifest in ``by``."""
         parents = {id_ for id_ in self.filter(id_in(id=by)).values_list("depends_on_id", flat=True) if id_ is not None}
         siblings = self.filter(id_in(id=manifest_ids), id_in(depends_on=parents)).values_list("id", flat=True)
         return {*by, *parents, *(siblings if parents else ())}.intersection(manifest_ids)
@@ -119,31 +119,34 @@ def _shapes() -> Q:
 class Manifest(ManifestActions, models.Model):
     """The definition of a job."""
 
-    external_id = models.CharField(max_length=200, unique=True, help_text="The name people and code know it by.")
+    external_id = models.CharField(max_length=200, unique=True, help_text="Its unique name in code and in the admin.")
     group = models.ForeignKey(
-        ManifestGroup, on_delete=models.PROTECT, related_name="manifests", help_text="Limits and switches it shares."
+        ManifestGroup,
+        on_delete=models.PROTECT,
+        related_name="manifests",
+        help_text="Its group, with a limit and a switch for all members.",
     )
     workflow = models.CharField(max_length=200, help_text="The registered name of the workflow that it runs.")
     input = models.JSONField(
-        null=True, blank=True, help_text="What the workflow is called with; must fit the workflow's input type."
+        null=True, blank=True, help_text="The input of the workflow; must fit the workflow's input type."
     )
 
     schedule_type = models.CharField(
         max_length=20,
         choices=choices(ScheduleType),
         default=ScheduleType.ON_DEMAND.value,
-        help_text="What makes it run.",
+        help_text="How its runs come about.",
     )
     cron_expression = models.CharField(
         max_length=200, blank=True, default="", help_text="For cron: 5 fields, or 6 with the seconds first."
     )
     timezone = models.CharField(
-        max_length=64, blank=True, default="", help_text="The zone of its wall clock; empty for the project's."
+        max_length=64, blank=True, default="", help_text="The time zone of its schedule. Default: TIME_ZONE."
     )
     interval_seconds = models.PositiveBigIntegerField(
         null=True, blank=True, validators=[MinValueValidator(1)], help_text="For intervals: seconds between runs."
     )
-    once_at = models.DateTimeField(null=True, blank=True, help_text="For once: when.")
+    once_at = models.DateTimeField(null=True, blank=True, help_text="For once: the time of the run.")
     jitter_seconds = models.PositiveIntegerField(
         default=0, help_text="A run may begin up to this many seconds later, to spread the load."
     )
@@ -153,10 +156,10 @@ class Manifest(ManifestActions, models.Model):
         blank=True,
         default="",
         choices=choices(MisfirePolicy),
-        help_text="What to do when found late; empty for the project's policy.",
+        help_text="What happens to a run that is found late. Default: MISFIRE_POLICY.",
     )
     misfire_threshold_seconds = models.PositiveIntegerField(
-        null=True, blank=True, help_text="How late still counts as on time; empty for the project's threshold."
+        null=True, blank=True, help_text="Up to how late a run counts as on time. Default: MISFIRE_THRESHOLD."
     )
 
     depends_on = models.ForeignKey(
@@ -165,7 +168,7 @@ class Manifest(ManifestActions, models.Model):
         blank=True,
         on_delete=models.SET_NULL,
         related_name="dependents",
-        help_text="The manifest whose outcome it runs after.",
+        help_text="Its parent: it runs after outcomes of this manifest.",
     )
     run_condition = models.PositiveSmallIntegerField(
         choices=choices(RunCondition),
@@ -173,42 +176,42 @@ class Manifest(ManifestActions, models.Model):
         help_text="Which outcome of the parent it runs for; only for dependents.",
     )
     is_fan_in_continuation = models.BooleanField(
-        default=False, help_text="Runs when all its siblings have had their part in a run of the parent."
+        default=False, help_text="Runs when all its siblings have done their part for a run of the parent."
     )
-    depth = models.PositiveSmallIntegerField(default=0, help_text="How many manifests stand above it.")
+    depth = models.PositiveSmallIntegerField(default=0, help_text="Number of its ancestors.")
 
     max_retries = models.PositiveIntegerField(
-        null=True, blank=True, help_text="Failures until the dead letter; empty for the project's number."
+        null=True, blank=True, help_text="Failures before it is dead-lettered. Default: MAX_RETRIES."
     )
     retry_delay_seconds = models.PositiveIntegerField(
-        null=True, blank=True, help_text="The wait before the first retry; empty for the project's."
+        null=True, blank=True, help_text="Seconds before the first retry. Default: RETRY_DELAY."
     )
     retry_multiplier = models.FloatField(
         null=True,
         blank=True,
         validators=[MinValueValidator(1)],
-        help_text="By how much each further wait grows; empty for the project's.",
+        help_text="Factor between the delays of successive retries. Default: RETRY_MULTIPLIER.",
     )
     max_retry_delay_seconds = models.PositiveIntegerField(
-        null=True, blank=True, help_text="The longest wait before a retry; empty for the project's."
+        null=True, blank=True, help_text="The longest delay before a retry, in seconds. Default: MAX_RETRY_DELAY."
     )
     timeout_seconds = models.PositiveIntegerField(
-        null=True, blank=True, help_text="How long a run may take; empty for the project's limit."
+        null=True, blank=True, help_text="Longest run time in seconds. Default: JOB_TIMEOUT."
     )
     priority = models.PositiveSmallIntegerField(
         null=True,
         blank=True,
         validators=[MaxValueValidator(31)],
-        help_text="0 to 31; higher is dispatched first. Empty for the group's.",
+        help_text="0 to 31; higher is dispatched first. Default: the group's priority.",
     )
 
     is_enabled = models.BooleanField(default=True, help_text="While off, it runs only when triggered by hand.")
-    owner = models.CharField(max_length=100, blank=True, default="", help_text="The project whose code declared it.")
+    owner = models.CharField(max_length=100, blank=True, default="", help_text="The project that declared it.")
     batch = models.CharField(max_length=200, blank=True, default="", help_text="The named batch it is a member of.")
-    is_declared = models.BooleanField(default=False, help_text="Declared in code, not made at run time.")
+    is_declared = models.BooleanField(default=False, help_text="Declared in code, not created at run time.")
     retired_at = models.DateTimeField(null=True, blank=True, help_text="When its declaration disappeared.")
     is_one_time = models.BooleanField(default=False, help_text="Runs for one outcome of its parent and is then done.")
-    done_at = models.DateTimeField(null=True, blank=True, help_text="When a one-time manifest had its run.")
+    done_at = models.DateTimeField(null=True, blank=True, help_text="When a one-time manifest ran.")
 
     objects = ManifestManager()
 
@@ -276,7 +279,7 @@ class Manifest(ManifestActions, models.Model):
 
     @property
     def next_run_at(self) -> datetime | None:
-        """When the manager will look at it next; None while it has open work or may not run."""
+        """When the manager evaluates it next; None while it has open work or may not run."""
         return self.state.next_run_at
 
     @property

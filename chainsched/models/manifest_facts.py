@@ -51,7 +51,7 @@ _COLUMNS = {
 def load_facts(manifest_ids: Collection[int], *, idle: Collection[int] = frozenset()) -> list[Facts]:
     """The facts of these manifests with the open item of each, in id order: two statements.
 
-    ``idle`` are those that the caller knows to have nothing open; if all are, one statement.
+    ``idle`` are those that have no open item, as the caller knows; if all are idle, it takes one statement.
     """
     config = get_config()
     open_items = load_open_items([id_ for id_ in manifest_ids if id_ not in idle])
@@ -62,7 +62,7 @@ def load_facts(manifest_ids: Collection[int], *, idle: Collection[int] = frozens
 
 
 def load_open_items(manifest_ids: Collection[int]) -> dict[int, OpenItem]:
-    """Which of these manifests have something open, and what: one statement over three partial indexes."""
+    """The open item of each of these manifests that has one: one statement over three partial indexes."""
     ids = list(manifest_ids)
     if not ids:
         return {}

@@ -1,4 +1,4 @@
-"""Groups: what manifests share at dispatch (limit, priority, on and off)."""
+"""Groups of manifests, with the limit, the priority and the switch that their members share at dispatch."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ class ManifestGroupQuerySet(models.QuerySet["ManifestGroup"]):
     """Reads of groups, and their locks, which come before those on their members' states."""
 
     def restricting_dispatch(self) -> ManifestGroupQuerySet:
-        """The groups whose rows may have to wait: disabled ones and those with a limit."""
+        """The groups that may hold their rows back: disabled ones and those with a limit."""
         return self.filter(Q(is_enabled=False) | Q(max_active_jobs__isnull=False))
 
     def join(self, names: Sequence[str]) -> None:
-        """Keep the switches of these groups as they are until members that are being written can be seen.
+        """Keep the switches of these groups as they are until members that are being written are visible.
 
-        Any number may join side by side. SQLite needs no lock: the transaction has written before, so it is alone.
+        Any number of transactions may hold this lock at once. SQLite needs no lock: the transaction has written
+        before, so it is the only one.
         """
         connection = connections[self.db]
         if connection.vendor != "postgresql" or not names:
@@ -40,12 +41,12 @@ class ManifestGroupQuerySet(models.QuerySet["ManifestGroup"]):
 class ManifestGroup(GroupActions, models.Model):
     """A named set of manifests with its own limit, priority and switch."""
 
-    name = models.CharField(max_length=200, unique=True, help_text="The name declarations refer to the group by.")
+    name = models.CharField(max_length=200, unique=True, help_text="Its unique name in declarations.")
     max_active_jobs = models.PositiveIntegerField(
         null=True,
         blank=True,
         validators=[MinValueValidator(1)],
-        help_text="How many of its jobs may be pending or running at once; empty for no limit of its own.",
+        help_text="Most jobs that may be pending or running at once. Default: no limit of its own.",
     )
     priority = models.PositiveSmallIntegerField(
         default=0,

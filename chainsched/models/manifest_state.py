@@ -1,4 +1,4 @@
-"""The run-time state of a manifest: one narrow row, written by the engine only, and the row that everyone locks."""
+"""The run-time state of a manifest: one narrow row, written by the engine only. To lock a manifest, lock this row."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from chainsched.models.dead_letter import DeadLetter
 from chainsched.models.manifest import Manifest
 from chainsched.models.obstacles import OF_THE_ROW, is_free_of
 
-# The columns of a wish for a run, and what they hold when nobody wishes for one.
+# The columns of a trigger request, with their values while none is waiting.
 NO_TRIGGER = {"trigger_at": None, "trigger_input": None, "trigger_causation_id": "", "trigger_root_correlation_id": ""}
 TIMED = [schedule_type for schedule_type in ScheduleType if schedule_type.is_timed]
 
@@ -26,9 +26,9 @@ class ManifestStateQuerySet(models.QuerySet["ManifestState"]):
     """The lock on manifests, and the reads that the manager makes."""
 
     def lock(self, manifest_ids: Collection[int]) -> list[int]:
-        """Lock these rows in id order and say which exist. What a decision rests on is read after this.
+        """Lock these rows in id order and return those that exist. Facts for a decision are read after this.
 
-        SQLite has no row locks and needs none: the transaction has written before, so it is alone.
+        SQLite has no row locks and needs none: the transaction has written before, so it is the only one.
         """
         rows = self.filter(id_in(manifest=manifest_ids)).order_by("manifest_id")
         return list(rows.select_for_update(no_key=True).values_list("manifest_id", flat=True))
@@ -36,15 +36,15 @@ class ManifestStateQuerySet(models.QuerySet["ManifestState"]):
     def lock_family(self, manifest_ids: Collection[int]) -> list[int]:
         """Lock these rows, those of their dependents, and those of the continuations that may wait for them.
 
-        All in id order, in one statement. Who belongs to the family is read before it, because PostgreSQL would read
-        every state to join them; the caller looks again after the lock.
+        All in id order, in one statement. The members of the family are read before it, because PostgreSQL would read
+        every state to join them; the caller reads them again after the lock.
         """
         return self.lock(self._family_of(manifest_ids))
 
     def lock_free_family(self, manifest_ids: Collection[int]) -> tuple[list[int], set[int]]:
-        """The same without waiting: what is locked, and whom of these manifests somebody else keeps waiting.
+        """The same without waiting: the locked ids, and those of the given manifests that have to wait.
 
-        That is whoever is held, or has a relative that is.
+        A manifest has to wait if another transaction holds its row or the row of a relative.
         """
         family = self.filter(id_in(manifest=self._family_of(manifest_ids))).order_by("manifest_id")
         free = family.select_for_update(no_key=True, skip_locked=True)
@@ -57,9 +57,9 @@ class ManifestStateQuerySet(models.QuerySet["ManifestState"]):
         return {*manifest_ids, *(row["id"] for row in dependents.union(continuations).order_by())}
 
     def note_outstanding_parts(self, manifest_ids: Iterable[int]) -> None:
-        """Note anew which of these manifests continuations of their parent have to wait for.
+        """Recompute for which of these manifests the continuations of their parent have to wait.
 
-        One that nothing lets run, or that a dead letter stops, has no part to do.
+        A manifest that an obstacle or a dead letter stops has no part to do.
         """
         self.filter(manifest__in=list(manifest_ids)).update(outstanding_for=self._outstanding_part())
 
@@ -70,7 +70,7 @@ class ManifestStateQuerySet(models.QuerySet["ManifestState"]):
         return Case(has_part, default=None, output_field=models.BigIntegerField())
 
     def wrong_outstanding_parts(self, manifest_ids: Collection[int]) -> dict[int, tuple[int | None, int | None]]:
-        """Those of these whose noted debt is not what it should be: what is noted, and what should be."""
+        """Those of these with a wrong ``outstanding_for``: the stored value, and the right one."""
         rows = (
             self.filter(manifest__in=manifest_ids)
             .annotate(outstanding_part=self._outstanding_part())
@@ -84,16 +84,16 @@ class ManifestStateQuerySet(models.QuerySet["ManifestState"]):
         }
 
     def lock_due(self, manifest_ids: Collection[int], *, now: datetime) -> list[int]:
-        """Lock those that are still due, passing over what somebody else holds."""
+        """Lock those that are still due, skipping rows that another transaction holds."""
         rows = self.due(now).filter(id_in(manifest=manifest_ids)).order_by("manifest_id")
         return list(rows.select_for_update(no_key=True, skip_locked=True).values_list("manifest_id", flat=True))
 
     def due(self, now: datetime) -> ManifestStateQuerySet:
-        """Those whose alarm has come. The partial index over alarms answers this; nothing may be joined to it."""
+        """Those with an alarm that is due. The partial index over alarms answers this; nothing may be joined to it."""
         return self.filter(next_run_at__lte=now)
 
     def lock_due_page(self, now: datetime, *, limit: int) -> list[int]:
-        """Lock those that have been due longest, passing over what somebody else holds."""
+        """Lock those that have been due longest, skipping rows that another transaction holds."""
         rows = self.due(now).order_by("next_run_at").select_for_update(no_key=True, skip_locked=True)
         return list(rows.values_list("manifest_id", flat=True)[:limit])
 
@@ -110,27 +110,27 @@ class ManifestStateQuerySet(models.QuerySet["ManifestState"]):
         return list(armed.values_list("manifest_id", flat=True)[:limit])
 
     def lock_without_alarm(self, manifest_ids: Collection[int]) -> list[int]:
-        """Lock those that still have no alarm, passing over what somebody else holds: it is being dealt with."""
+        """Lock those that still have no alarm, skipping rows that another transaction holds: it deals with them."""
         rows = self.filter(manifest__in=manifest_ids, next_run_at__isnull=True).order_by("manifest_id")
         return list(rows.select_for_update(no_key=True, skip_locked=True).values_list("manifest_id", flat=True))
 
     def next_alarm(self, *, after: datetime, until: datetime) -> datetime | None:
-        """The next alarm to come up to then. One that has come and is still there is in somebody else's hands.
+        """The first alarm after ``after`` and up to ``until``. Another process is handling any alarm before that.
 
-        There is an end to it because SQL can set an alarm for infinity, which cannot be read.
+        The search has an end because SQL can set an alarm for infinity, which cannot be read.
         """
         armed = self.filter(next_run_at__gt=after, next_run_at__lte=until).order_by("next_run_at")
         return armed.values_list("next_run_at", flat=True).first()
 
     def forget_triggers(self, manifest_ids: Collection[int]) -> list[int]:
-        """Drop wishes that wait; says whose there were."""
-        wishing = self.filter(manifest__in=manifest_ids, trigger_at__isnull=False)
-        ids = list(wishing.values_list("manifest_id", flat=True))
+        """Drop trigger requests that wait; returns the manifests that had one."""
+        triggered = self.filter(manifest__in=manifest_ids, trigger_at__isnull=False)
+        ids = list(triggered.values_list("manifest_id", flat=True))
         self.filter(manifest__in=ids).update(**NO_TRIGGER)
         return ids
 
     def settle(self, manifest_ids: Collection[int], *, now: datetime) -> None:
-        """Note that what these manifests were queued for is over; their numbers never go back."""
+        """Record that the work these manifests were queued for is over; their numbers never go back."""
         settled = Greatest(F("settled_execution"), F("covered_execution"))
         self.filter(manifest__in=manifest_ids).update(last_finished_run=now, settled_execution=settled)
 
@@ -138,8 +138,8 @@ class ManifestStateQuerySet(models.QuerySet["ManifestState"]):
         """Those of these that are due for an execution of their parent."""
         return self.filter(manifest__in=manifest_ids, due_execution__gt=F("covered_execution"))
 
-    def forgo(self, manifest_ids: Collection[int]) -> int:
-        """Let what these manifests are due for count as covered and over, without a run."""
+    def cover_without_run(self, manifest_ids: Collection[int]) -> int:
+        """Count the executions that these manifests are due for as covered and over, without a run."""
         return self.filter(manifest__in=manifest_ids).update(
             covered_execution=F("due_execution"), settled_execution=F("due_execution")
         )
@@ -147,11 +147,11 @@ class ManifestStateQuerySet(models.QuerySet["ManifestState"]):
     def possibly_outstanding(self, *, after: int, limit: int) -> list[int]:
         """Manifests that continuations wait for, or should, in pages by id."""
         is_behind = Q(due_execution__gt=F("settled_execution"))
-        owing = self.filter(Q(outstanding_for__isnull=False) | is_behind, manifest__gt=after).order_by("manifest_id")
-        return list(owing.values_list("manifest_id", flat=True)[:limit])
+        found = self.filter(Q(outstanding_for__isnull=False) | is_behind, manifest__gt=after).order_by("manifest_id")
+        return list(found.values_list("manifest_id", flat=True)[:limit])
 
     def clear(self, manifest_ids: Iterable[int], *, now: datetime, is_covering: bool) -> int:
-        """Note that a queue row was opened: the alarm is off, and what it was due for is covered, if it covers it."""
+        """Record that a queue row was opened: the alarm is off and, if ``is_covering``, due executions are covered."""
         opened = self.filter(id_in(manifest=manifest_ids))
         request = {
             column: Case(When(trigger_at__lte=now, then=Value(nothing)), default=F(column))
@@ -162,9 +162,9 @@ class ManifestStateQuerySet(models.QuerySet["ManifestState"]):
 
 
 def is_waiting_for_siblings(*, manifest: str = "") -> Case:
-    """Whether a continuation has siblings with a part to do; ``manifest`` is the way to the manifest's columns.
+    """Whether a continuation has siblings with a part to do; ``manifest`` is the lookup path to the manifest's columns.
 
-    Asked of continuations only, by CASE, so that it costs nothing for all others.
+    The CASE evaluates it for continuations only, so that it costs nothing for all others.
     """
     outstanding = ManifestState.objects.filter(outstanding_for=OuterRef(f"{manifest}depends_on_id"))
     is_continuation = Q(**{f"{manifest}is_fan_in_continuation": True})
@@ -172,32 +172,36 @@ def is_waiting_for_siblings(*, manifest: str = "") -> Case:
 
 
 class ManifestState(models.Model):
-    """What the engine knows about a manifest. No form and no ``save()`` of a manifest touches it."""
+    """The engine's own facts about a manifest. No form and no ``save()`` of a manifest touches them."""
 
     manifest = models.OneToOneField(
-        Manifest, primary_key=True, on_delete=models.CASCADE, related_name="state", help_text="Whose state this is."
+        Manifest, primary_key=True, on_delete=models.CASCADE, related_name="state", help_text="The manifest."
     )
     next_run_at = models.DateTimeField(
-        null=True, blank=True, help_text="The alarm: when the manager looks at it. Empty while it has open work."
+        null=True, blank=True, help_text="The alarm: when the manager evaluates it. Empty while it has open work."
     )
     occurrence_at = models.DateTimeField(
-        null=True, blank=True, help_text="The part of the alarm that is its schedule's own, beside wishes for a run."
+        null=True, blank=True, help_text="The time of its schedule's next run, without trigger requests."
     )
-    trigger_at = models.DateTimeField(null=True, blank=True, help_text="The newest wish for a run that still stands.")
-    trigger_input = models.JSONField(null=True, blank=True, help_text="The input of that wish, if it came with one.")
+    trigger_at = models.DateTimeField(
+        null=True, blank=True, help_text="When the waiting trigger request runs it; empty if there is none."
+    )
+    trigger_input = models.JSONField(
+        null=True, blank=True, help_text="The input of that trigger request, if it has its own."
+    )
     trigger_causation_id = models.CharField(
         max_length=200,
         blank=True,
         default="",
         db_default="",
-        help_text="What directly caused that wish: a run, a message.",
+        help_text="The direct cause of that trigger request: a run, a message.",
     )
     trigger_root_correlation_id = models.CharField(
         max_length=200,
         blank=True,
         default="",
         db_default="",
-        help_text="The correlation id at the root of what caused that wish.",
+        help_text="The correlation id at the root of that cause.",
     )
     due_execution = models.BigIntegerField(
         default=0, help_text="The newest execution of its parent that matched its condition; 0 for none."
@@ -209,14 +213,14 @@ class ManifestState(models.Model):
         default=0, help_text="Up to which execution of its parent its part is done; 0 for none."
     )
     outstanding_for = models.BigIntegerField(
-        null=True, blank=True, help_text="The parent whose continuations wait for its part; empty if none do."
+        null=True, blank=True, help_text="The parent, if continuations of the parent wait for its part."
     )
     consecutive_failures = models.PositiveIntegerField(
         default=0, help_text="Failed attempts since the last success or resolution."
     )
     last_successful_run = models.DateTimeField(null=True, blank=True, help_text="When it last succeeded.")
     last_finished_run = models.DateTimeField(
-        null=True, blank=True, help_text="When it was last over: succeeded, cancelled, or given up and resolved."
+        null=True, blank=True, help_text="When it last succeeded, was cancelled, or had its dead letter resolved."
     )
     succeeded_execution = models.BigIntegerField(
         default=0, help_text="Its newest execution that succeeded; 0 for none."
@@ -225,7 +229,7 @@ class ManifestState(models.Model):
         default=0, help_text="Its newest execution that ended in a dead letter; 0 for none."
     )
     finished_execution = models.BigIntegerField(
-        default=0, help_text="Its newest execution that was an outcome of any kind; 0 for none."
+        default=0, help_text="Its newest execution that counts as an outcome of any kind; 0 for none."
     )
 
     objects = PinnedManager.from_queryset(ManifestStateQuerySet)()

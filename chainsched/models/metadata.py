@@ -1,4 +1,4 @@
-"""Executions: one row an attempt, the audit trail.
+"""Executions: one row per attempt, the audit trail.
 
 ``flow.run.dispatch`` creates a row, ``flow.run.record`` ends it, and from then on it is final.
 """
@@ -26,7 +26,7 @@ from chainsched.models.process import Process
 
 
 class Attempt(NamedTuple):
-    """An execution as far as its end is concerned. Its input may be large and is not needed for that."""
+    """The columns of an execution that its end needs. Its input may be large and is not among them."""
 
     id: int
     manifest_id: int | None
@@ -52,7 +52,7 @@ class Attempt(NamedTuple):
 
 
 class MetadataQuerySet(ClaimQuerySet):
-    """Reads and locks of executions, and the only ways in which their rows go."""
+    """Reads and locks of executions, and the only ways to delete their rows."""
 
     def active_by_group(self) -> dict[int | None, int]:
         """How many executions each group has pending or running, counted from the rows themselves."""
@@ -60,7 +60,7 @@ class MetadataQuerySet(ClaimQuerySet):
         return dict(counted)
 
     def lock_active_of(self, manifest_ids: Collection[int]) -> list[Metadata]:
-        """Lock what these manifests have pending or running, so that nobody claims or ends it meanwhile."""
+        """Lock the pending and running executions of these manifests, so that no process claims or ends them."""
         rows = self.active().filter(id_in(manifest=manifest_ids)).order_by("id")
         return list(rows.select_for_update(no_key=True))
 
@@ -70,8 +70,8 @@ class MetadataQuerySet(ClaimQuerySet):
         return list(rows.select_for_update(no_key=True))
 
     def lock_attempts(self, execution_ids: Collection[int], *, is_waiting: bool = True) -> list[Attempt]:
-        """Lock the rows, ended or not, in id order; without waiting, only those that nobody holds."""
-        # Not only active(): on a table without statistics PostgreSQL would look for the ids among all that is active.
+        """Lock the rows, ended or not, in id order; without waiting, only those that no other transaction holds."""
+        # Not only active(): on a table without statistics PostgreSQL would look for the ids among all active rows.
         rows = self.filter(id_in(id=execution_ids)).order_by("id")
         free = rows.select_for_update(no_key=True, skip_locked=not is_waiting)
         return [Attempt(*row) for row in free.values_list(*Attempt._fields)]
@@ -86,12 +86,12 @@ class MetadataQuerySet(ClaimQuerySet):
         ]
 
     def manifests_of(self, execution_ids: Collection[int]) -> list[int]:
-        """Whose executions these are. That never changes, so it may be read before a lock."""
+        """The manifests of these executions. They never change, so they may be read before a lock."""
         rows = self.filter(id_in(id=execution_ids), manifest__isnull=False)
         return [manifest_id for manifest_id in rows.values_list("manifest_id", flat=True) if manifest_id is not None]
 
     def tree(self, root_execution_id: int) -> MetadataQuerySet:
-        """An execution and everything that it led to: the whole tree, in one statement over two indexes."""
+        """An execution and all executions that it led to: the whole tree, in one statement over two indexes."""
         ids = self.filter(id=root_execution_id).order_by().values("id")
         below = self.filter(root_execution=root_execution_id).order_by().values("id")
         return self.filter(id__in=ids.union(below, all=True)).order_by("id")
@@ -131,7 +131,7 @@ class MetadataQuerySet(ClaimQuerySet):
         return deleted
 
     def delete(self) -> NoReturn:
-        """Refuse: only retention removes executions, through its own door, and recall those that nobody has begun."""
+        """Refuse: retention removes executions by ``purge``, and recall removes unclaimed ones by ``withdraw``."""
         raise ExecutionIsFinal("Executions are an audit trail and are removed by retention only, not by delete().")
 
 
@@ -139,52 +139,58 @@ class Metadata(ExecutionActions, models.Model):
     """One attempt at one run."""
 
     external_id = models.UUIDField(
-        unique=True, default=uuid.uuid4, help_text="Its public id, and the correlation id of all it causes."
+        unique=True, default=uuid.uuid4, help_text="Its public id, and the correlation id of everything it causes."
     )
-    manifest = reference(Manifest, related_name="executions", help_text="What ran; empty for a job without a manifest.")
+    manifest = reference(
+        Manifest, related_name="executions", help_text="The manifest that ran; empty for a job without one."
+    )
     manifest_external_id = models.CharField(
-        max_length=200, blank=True, default="", help_text="The manifest's name, kept when the manifest goes."
+        max_length=200, blank=True, default="", help_text="The manifest's name, kept when the manifest is deleted."
     )
-    group = reference(ManifestGroup, related_name="executions", help_text="Whose limit it counts against.")
+    group = reference(
+        ManifestGroup, related_name="executions", help_text="The group; it counts against the group's limit."
+    )
     work_queue = reference("chainsched.WorkQueue", help_text="The queue row it was dispatched from.")
     workflow = models.CharField(max_length=200, help_text="The registered name of the workflow.")
-    source = models.CharField(max_length=12, choices=choices(Source), help_text="What asked for it.")
+    source = models.CharField(max_length=12, choices=choices(Source), help_text="The kind of its cause.")
     state = models.CharField(
         max_length=12,
         choices=choices(ExecutionState),
         default=ExecutionState.PENDING.value,
-        help_text="Where it stands.",
+        help_text="Its current state.",
     )
     priority = models.PositiveSmallIntegerField(default=0, help_text="The priority it was dispatched with.")
-    attempt = models.PositiveIntegerField(default=1, help_text="Which attempt it is, counted from 1.")
-    claims = models.PositiveIntegerField(default=0, help_text="How often a process took it; more than once is a sign.")
-    timeout_seconds = models.PositiveIntegerField(null=True, blank=True, help_text="How long it may run.")
-    input = StoredInput(null=True, blank=True, help_text="What the workflow was called with.")
-    output = models.JSONField(null=True, blank=True, help_text="What the workflow returned.")
-    scheduled_for = models.DateTimeField(help_text="The time it was due.")
+    attempt = models.PositiveIntegerField(default=1, help_text="Number of the attempt, counted from 1.")
+    claims = models.PositiveIntegerField(
+        default=0, help_text="How often a process claimed it; more than once hints at a failing process."
+    )
+    timeout_seconds = models.PositiveIntegerField(null=True, blank=True, help_text="Longest run time in seconds.")
+    input = StoredInput(null=True, blank=True, help_text="The input of the workflow.")
+    output = models.JSONField(null=True, blank=True, help_text="The return value of the workflow.")
+    scheduled_for = models.DateTimeField(help_text="When it was due.")
     created_at = models.DateTimeField(help_text="When it was dispatched.")
-    claimed_at = models.DateTimeField(null=True, blank=True, help_text="When a process took it.")
+    claimed_at = models.DateTimeField(null=True, blank=True, help_text="When a process claimed it.")
     started_at = models.DateTimeField(null=True, blank=True, help_text="When the user's code began.")
     ended_at = models.DateTimeField(null=True, blank=True, help_text="When it ended; set exactly in terminal states.")
     failure_type = models.CharField(
-        max_length=200, blank=True, default="", help_text="The exception's class, or what else ended it."
+        max_length=200, blank=True, default="", help_text="The exception's class, or the engine's name for the failure."
     )
-    failure_reason = models.TextField(blank=True, default="", help_text="What went wrong, in words.")
-    failure_traceback = models.TextField(blank=True, default="", help_text="Where it went wrong.")
+    failure_reason = models.TextField(blank=True, default="", help_text="The reason of the failure in words.")
+    failure_traceback = models.TextField(blank=True, default="", help_text="The traceback of the failure.")
     failure_fingerprint = models.CharField(
         max_length=64, blank=True, default="", help_text="The same for failures that look the same."
     )
     process = reference(Process, related_name="executions", help_text="The process that runs or ran it.")
-    cancel_requested = models.BooleanField(default=False, help_text="Somebody asked it to stop.")
+    cancel_requested = models.BooleanField(default=False, help_text="Whether it was asked to stop.")
     cancel_reason = models.CharField(
         max_length=200, blank=True, default="", db_default="", help_text="Why it was asked to stop."
     )
-    progress = models.JSONField(null=True, blank=True, help_text="How far it says it is.")
+    progress = models.JSONField(null=True, blank=True, help_text="Progress reported by the job.")
     parent_execution = reference("self", related_name="children", help_text="The execution that caused it.")
     root_execution = reference(
         "self", related_name="descendants", help_text="The first execution of its tree; empty for a root."
     )
-    causation_id = models.CharField(max_length=200, blank=True, default="", help_text="What directly caused it.")
+    causation_id = models.CharField(max_length=200, blank=True, default="", help_text="Its direct cause.")
     root_correlation_id = models.CharField(
         max_length=200, blank=True, default="", help_text="The correlation id at the root of its tree."
     )
@@ -243,5 +249,5 @@ class Metadata(ExecutionActions, models.Model):
         return self.root_execution_id or self.id
 
     def delete(self, *_args: Any, **_kwargs: Any) -> NoReturn:
-        """Refuse: only retention removes executions, through its own door."""
+        """Refuse: only retention removes executions, by ``purge``."""
         raise ExecutionIsFinal(f"Execution {self.id} is part of the audit trail; only retention removes it.")

@@ -27,7 +27,7 @@ IS_IN_PROGRESS = Q(state=ExecutionState.IN_PROGRESS.value)
 
 
 class ClaimQuerySet(models.QuerySet["Metadata"]):
-    """What workers do with executions, from the claim to its end or return."""
+    """The writes of workers to executions, from the claim to its end or return."""
 
     def active(self) -> Self:
         return self.filter(IS_ACTIVE)
@@ -61,27 +61,27 @@ class ClaimQuerySet(models.QuerySet["Metadata"]):
         return list(taken.in_claim_order().values_list(*CLAIM_COLUMNS.values()))
 
     def _free_claims(self, execution_ids: Iterable[int], *, process_ids: Collection[int]) -> Self:
-        """Lock those of these that the processes hold, but wait for nobody: a worker has others to write for."""
+        """Lock those of these that the processes have claimed, without waiting: a worker has other rows to write."""
         held = self.in_progress().filter(id_in(id=execution_ids), process__in=process_ids)
         return held.order_by("id").select_for_update(no_key=True, skip_locked=True)
 
     def begin(self, delays: Mapping[int, float], *, process: Process) -> int:
-        """Note when the code of claims began: so many seconds after the claim. It will be noted anyway when it ends."""
-        unnoted = self._free_claims(delays, process_ids=[process.pk]).filter(started_at__isnull=True)
+        """Record when the code of claims began: so many seconds after the claim. Otherwise their end records it."""
+        unrecorded = self._free_claims(delays, process_ids=[process.pk]).filter(started_at__isnull=True)
         rows = [
             {"id": id_, "started_at": claimed_at + timedelta(seconds=delays[id_])}
-            for id_, claimed_at in unnoted.values_list("id", "claimed_at")
+            for id_, claimed_at in unrecorded.values_list("id", "claimed_at")
             if claimed_at is not None
         ]
         return len(bulk.update(self.model, rows))
 
     def note_start(self, execution_id: int, *, at: datetime) -> None:
-        """Note that the code of one claim has begun, unless that is known; no earlier than it was claimed."""
+        """Record that the code of one claim has begun, unless that is recorded; no earlier than it was claimed."""
         begun = self.in_progress().filter(id=execution_id, started_at__isnull=True)
         begun.update(started_at=Greatest(Coalesce("claimed_at", Value(at)), Value(at)))
 
     def note_progress(self, progress: Mapping[int, Any], *, process: Process) -> set[int]:
-        """Show how far executions of this process say they are; returns those whose rows somebody else holds."""
+        """Store the progress that jobs of this process reported; returns the rows that another transaction holds."""
         free = list(self._free_claims(progress, process_ids=[process.pk]).values_list("id", flat=True))
         bulk.update(self.model, [{"id": id_, "progress": progress[id_]} for id_ in free])
         if len(free) == len(progress):
@@ -90,17 +90,17 @@ class ClaimQuerySet(models.QuerySet["Metadata"]):
         return set(own.values_list("id", flat=True)).difference(free)
 
     def hand_back(self, *, process: Process, known: Collection[int]) -> int:
-        """Give back what stands under a process and is not in its hands.
+        """Give back the executions that are claimed for a process and that the process does not know.
 
-        That is a claim it never heard of, or an end that a server which took another's place has forgotten.
+        The reply to its claim was lost, or a database server that took over after a failover has lost their end.
         """
-        strays = self.in_progress().filter(process=process).exclude(id__in=known)
-        return strays.update(state=ExecutionState.PENDING, process=None, claimed_at=None, started_at=None)
+        unknown = self.in_progress().filter(process=process).exclude(id__in=known)
+        return unknown.update(state=ExecutionState.PENDING, process=None, claimed_at=None, started_at=None)
 
     def release(self, execution_ids: Iterable[int], *, process_ids: Collection[int], is_counted: bool) -> int:
-        """Give back claims whose run never began, and count them if they should not come back too often.
+        """Give back claims that never began to run, and count them if they should not come back too often.
 
-        What somebody holds just now stays as it is.
+        Rows that another transaction holds stay as they are.
         """
         free = self._free_claims(execution_ids, process_ids=process_ids).filter(started_at__isnull=True)
         unstarted = self.filter(id_in(id=free.values_list("id", flat=True)))
@@ -117,12 +117,12 @@ class ClaimQuerySet(models.QuerySet["Metadata"]):
         return self.pending().exclude(workflow__in=workflows).order_by("id")
 
     def lock_unclaimed(self, execution_ids: Collection[int]) -> list[Metadata]:
-        """Lock those that are still pending, in id order, passing over what a worker is claiming; without payloads."""
+        """Lock those that are still pending, in id order, skipping rows that a worker is claiming; without payloads."""
         payloads = ("input", "output", "progress", "failure_traceback")
         rows = self.pending().filter(id_in(id=execution_ids)).order_by("id").defer(*payloads)
         return list(rows.select_for_update(skip_locked=True))
 
     def withdraw(self, execution_ids: Collection[int]) -> int:
-        """Delete executions that nobody has begun; only ``flow.maintain.recall`` may. Returns how many."""
+        """Delete executions that no worker has claimed; only ``flow.maintain.recall`` may. Returns how many."""
         deleted, _ = models.QuerySet.delete(self.pending().filter(id_in(id=execution_ids)))
         return deleted

@@ -1,4 +1,4 @@
-"""Named rows to lock, so that one turn at a time is taken over any number of hosts."""
+"""Named rows to lock, so that one process at a time takes a turn, across any number of hosts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class NamedLockQuerySet(models.QuerySet["NamedLock"]):
     """The locks."""
 
     def hold(self, name: str, *, now: datetime) -> NamedLock:
-        """Hold the named row until the transaction ends, waiting for whoever has it, and note the time.
+        """Hold the named row until the transaction ends, waiting for another holder, and store the time.
 
         The lock is taken by a write, so that it also makes a transaction on SQLite the only one.
         """
@@ -39,9 +39,9 @@ class NamedLockQuerySet(models.QuerySet["NamedLock"]):
 
 
 class NamedLock(models.Model):
-    """A row whose lock makes something exclusive."""
+    """A row to lock for a step that only one process may take at a time."""
 
-    name = models.CharField(max_length=40, primary_key=True, help_text="What the lock is for.")
+    name = models.CharField(max_length=40, primary_key=True, help_text="The purpose of the lock.")
     turns = models.JSONField(
         default=dict, blank=True, help_text="For dispatch: the turn that fairness has reached at each priority."
     )

@@ -1,4 +1,4 @@
-"""Processes: who is alive, and what each can run. One heartbeat a process, not a job."""
+"""Processes: which are alive, and the workflows that each can run. One heartbeat per process, not per job."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ IS_TRUSTED = Q(lost_at__isnull=True, stopped_at__isnull=True)
 
 
 class ProcessQuerySet(models.QuerySet["Process"]):
-    """Who is alive, by the database's clock."""
+    """Which processes are alive, by the database's clock."""
 
     def trusted(self) -> ProcessQuerySet:
-        """Those that nobody has declared lost and that have not stopped: only these may claim and finish."""
+        """Those that were not declared lost and have not stopped: only these may claim and finish."""
         return self.filter(IS_TRUSTED)
 
     def alive(self, *, beaten_since: datetime) -> ProcessQuerySet:
         return self.trusted().filter(heartbeat_at__gte=beaten_since)
 
-    def heard(self, *, since: datetime) -> ProcessQuerySet:
-        """Those that gave a sign of life since then, also if they have stopped meanwhile."""
+    def with_heartbeat(self, *, since: datetime) -> ProcessQuerySet:
+        """Those with a heartbeat since then, including those that have stopped since."""
         return self.filter(heartbeat_at__gte=since)
 
     def ended(self, *, before: datetime) -> ProcessQuerySet:
@@ -34,12 +34,12 @@ class ProcessQuerySet(models.QuerySet["Process"]):
         return self.filter(Q(stopped_at__lt=before) | Q(lost_at__lt=before))
 
     def beat(self, process: Process, *, now: datetime, turns: Mapping[str, datetime] | None = None) -> bool:
-        """Renew the lease and note when its loops last turned; False if it was taken away or given back."""
+        """Renew the lease and store when its loops last turned; False if it was taken away or given back."""
         turned = {name: at.isoformat() for name, at in (turns or {}).items()}
         return self.trusted().filter(pk=process.pk).update(heartbeat_at=now, turns=turned) == 1
 
     def declare_lost(self, *, expired_before: datetime, now: datetime) -> int:
-        """Take the lease from those whose last beat is too old; the condition is checked again by the write."""
+        """Take the lease from those with too old a heartbeat; the condition is checked again by the write."""
         return self.trusted().filter(heartbeat_at__lt=expired_before).update(lost_at=now)
 
 
@@ -60,9 +60,9 @@ class Process(models.Model):
         help_text="When each of its loops last took a turn.",
     )
     started_at = models.DateTimeField(help_text="When it started.")
-    heartbeat_at = models.DateTimeField(help_text="Its last sign of life.")
-    stopped_at = models.DateTimeField(null=True, blank=True, help_text="When it stopped in good order.")
-    lost_at = models.DateTimeField(null=True, blank=True, help_text="When others declared it lost.")
+    heartbeat_at = models.DateTimeField(help_text="Its last heartbeat.")
+    stopped_at = models.DateTimeField(null=True, blank=True, help_text="When it stopped in an orderly way.")
+    lost_at = models.DateTimeField(null=True, blank=True, help_text="When another process declared it lost.")
 
     objects = PinnedManager.from_queryset(ProcessQuerySet)()
 

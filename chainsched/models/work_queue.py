@@ -1,4 +1,4 @@
-"""The work queue: what was asked for and waits for its turn. Rows are born in ``flow.run.enqueue`` only."""
+"""The work queue: requested runs that wait for their turn. Only ``flow.run.enqueue`` creates rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PRIORITY = models.SmallIntegerField()
 
 
 class WorkQueueQuerySet(models.QuerySet["WorkQueue"]):
-    """The order of dispatch, and what may take part in it."""
+    """The order of dispatch, and the rows that take part in it."""
 
     def queued(self) -> WorkQueueQuerySet:
         return self.filter(IS_QUEUED)
@@ -39,15 +39,15 @@ class WorkQueueQuerySet(models.QuerySet["WorkQueue"]):
         return self.order_by("-priority", "turn", "id")
 
     def lock_next(self, limit: int) -> WorkQueueQuerySet:
-        """The next rows in the order of dispatch, locked; rows that somebody is cancelling are passed over."""
+        """The next rows in the order of dispatch, locked; rows that are being cancelled are skipped."""
         return self.in_order().select_for_update(of=("self",), skip_locked=True, no_key=True)[:limit]
 
     def ready(self, now: datetime) -> WorkQueueQuerySet:
-        """Waiting rows whose time has come and whose manifest, if they have one, may run."""
+        """Waiting rows that are past their ``not_before`` and not held by their manifest or group."""
         return self.queued().filter(Q(not_before__isnull=True) | Q(not_before__lte=now), releases_queued_row())
 
     def ahead_of(self, row: WorkQueue) -> WorkQueueQuerySet:
-        """The rows that stand before this one in the order of dispatch."""
+        """The rows that come before this one in the order of dispatch."""
         same = Q(priority=row.priority) & (Q(turn__lt=row.turn) | Q(turn=row.turn, id__lt=row.id))
         return self.filter(Q(priority__gt=row.priority) | same)
 
@@ -72,7 +72,7 @@ class WorkQueueQuerySet(models.QuerySet["WorkQueue"]):
             return {(group_id, priority): turn for group_id, priority, turn in cursor.fetchall() if turn is not None}
 
     def bring_forward(self, manifest_ids: Collection[int]) -> set[int]:
-        """Let waiting rows go at once, as a person asks; says whose still waited."""
+        """Let waiting rows go at once, as an operator asks; returns the manifests with a row that still waited."""
         rows = [{"manifest": id_, "not_before": None, "source": Source.TRIGGER} for id_ in manifest_ids]
         return set(bulk.update(WorkQueue, rows, key="manifest", where={"status": QueueStatus.QUEUED}))
 
@@ -91,15 +91,15 @@ class WorkQueueQuerySet(models.QuerySet["WorkQueue"]):
     def cancel_queued(
         self, manifest_ids: Collection[int], *, reason: str, root_execution: int | None = None
     ) -> list[int]:
-        """Cancel waiting rows, or only those that belong to one tree; says whose still waited."""
+        """Cancel waiting rows, or only those of one tree; returns the manifests with a row that still waited."""
         rows = [{"manifest": id_, "status": QueueStatus.CANCELLED, "cancel_reason": reason} for id_ in manifest_ids]
         of_tree = {} if root_execution is None else {"root_execution": root_execution}
         return bulk.update(WorkQueue, rows, key="manifest", where={"status": QueueStatus.QUEUED, **of_tree})
 
     def manifest_of(self, row_id: int) -> list[int]:
-        """Whose row it is, if anybody's. That never changes, so it may be read before a lock."""
-        owner = self.filter(id=row_id, manifest__isnull=False).values_list("manifest_id", flat=True)
-        return [manifest_id for manifest_id in owner if manifest_id is not None]
+        """The manifest of a row, if it has one. It never changes, so it may be read before a lock."""
+        found = self.filter(id=row_id, manifest__isnull=False).values_list("manifest_id", flat=True)
+        return [manifest_id for manifest_id in found if manifest_id is not None]
 
     def rename_workflow(self, workflows: Mapping[int, str]) -> int:
         """Let the waiting rows of these manifests run another workflow."""
@@ -107,7 +107,7 @@ class WorkQueueQuerySet(models.QuerySet["WorkQueue"]):
         return len(bulk.update(WorkQueue, rows, key="manifest", where={"status": QueueStatus.QUEUED}))
 
     def replace_inputs(self, changes: Mapping[int, tuple[Any, Any]]) -> int:
-        """Give waiting rows that carry their manifest's old input its new one; another input was somebody's wish."""
+        """Give waiting rows with their manifest's old input its new one; any other input came with a trigger."""
         waiting = self.queued().filter(manifest__in=list(changes)).values_list("manifest_id", "input")
         rows = [
             {"manifest": id_, "input": changes[id_][1]}
@@ -117,14 +117,14 @@ class WorkQueueQuerySet(models.QuerySet["WorkQueue"]):
         return len(bulk.update(WorkQueue, rows, key="manifest", where={"status": QueueStatus.QUEUED}))
 
     def move_to_newer_parent(self, lineages: Sequence[bulk.Row]) -> list[int]:
-        """Give dependents' rows that wait for their first attempt a newer parent; says whose were moved."""
+        """Give dependents' rows that wait for their first attempt a newer parent; returns the moved manifests."""
         expected = {"status": QueueStatus.QUEUED, "source": Source.DEPENDENCY, "attempt": 1}
         return bulk.update(WorkQueue, lineages, key="manifest", where=expected)
 
     def next_not_before(self, *, after: datetime, until: datetime) -> datetime | None:
-        """When the next row that waits for its time up to then may be dispatched.
+        """The first ``not_before`` of waiting rows after ``after`` and up to ``until``.
 
-        There is an end to it because SQL can let a row wait until infinity, which cannot be read.
+        The search has an end because SQL can let a row wait until infinity, which cannot be read.
         """
         waiting = self.queued().filter(not_before__gt=after, not_before__lte=until).order_by("not_before")
         return waiting.values_list("not_before", flat=True).first()
@@ -134,60 +134,64 @@ class WorkQueueQuerySet(models.QuerySet["WorkQueue"]):
         return set(self.queued().filter(id_in(manifest=manifest_ids)).values_list("manifest_id", flat=True))
 
     def requeue(self, claims: Mapping[int, int]) -> list[int]:
-        """Let rows that were dispatched wait again, at the place they had, and note how often each was taken."""
+        """Let rows that were dispatched wait again, at the place they had, and store how often each was claimed."""
         rows = [
-            {"id": id_, "status": QueueStatus.QUEUED, "execution": None, "claims": taken}
-            for id_, taken in claims.items()
+            {"id": id_, "status": QueueStatus.QUEUED, "execution": None, "claims": number}
+            for id_, number in claims.items()
         ]
         return bulk.update(WorkQueue, rows, where={"status": QueueStatus.DISPATCHED})
 
 
 class WorkQueue(QueueActions, models.Model):
-    """One wish for one run."""
+    """One request for one run."""
 
-    manifest = reference(Manifest, related_name="queue_rows", help_text="What it runs; empty for a job without one.")
-    group = reference(ManifestGroup, related_name="queue_rows", help_text="Whose limit it counts against.")
+    manifest = reference(
+        Manifest, related_name="queue_rows", help_text="The manifest to run; empty for a job without one."
+    )
+    group = reference(
+        ManifestGroup, related_name="queue_rows", help_text="The group; its job counts against the group's limit."
+    )
     manifest_external_id = models.CharField(
-        max_length=200, blank=True, default="", help_text="The manifest's name, kept when the manifest goes."
+        max_length=200, blank=True, default="", help_text="The manifest's name, kept when the manifest is deleted."
     )
     workflow = models.CharField(max_length=200, help_text="The registered name of the workflow.")
-    input = models.JSONField(null=True, blank=True, help_text="What the workflow will be called with.")
+    input = models.JSONField(null=True, blank=True, help_text="The input of the workflow.")
     priority = models.PositiveSmallIntegerField(
         validators=[MaxValueValidator(31)], help_text="0 to 31, the boost included; higher goes first."
     )
     turn = models.BigIntegerField(help_text="Its place among rows of one priority, so that groups take turns.")
     status = models.CharField(
-        max_length=10, choices=choices(QueueStatus), default=QueueStatus.QUEUED.value, help_text="Where it stands."
+        max_length=10, choices=choices(QueueStatus), default=QueueStatus.QUEUED.value, help_text="Its current state."
     )
     not_before = models.DateTimeField(null=True, blank=True, help_text="It is not dispatched before this time.")
-    scheduled_for = models.DateTimeField(help_text="The time it was due.")
-    attempt = models.PositiveIntegerField(default=1, help_text="Which attempt it will be, counted from 1.")
+    scheduled_for = models.DateTimeField(help_text="When it was due.")
+    attempt = models.PositiveIntegerField(default=1, help_text="Number of the attempt, counted from 1.")
     claims = models.PositiveIntegerField(
-        default=0, db_default=0, help_text="How often processes took it before it came back to the queue."
+        default=0, db_default=0, help_text="How often processes claimed it before it came back to the queue."
     )
     max_retries = models.PositiveIntegerField(
-        null=True, blank=True, help_text="For a job without a manifest: failures until it is given up."
+        null=True, blank=True, help_text="For a job without a manifest: failures before it is dead-lettered."
     )
     timeout_seconds = models.PositiveIntegerField(
-        null=True, blank=True, help_text="For a job without a manifest: how long it may run."
+        null=True, blank=True, help_text="For a job without a manifest: longest run time in seconds."
     )
     retry_delay_seconds = models.PositiveIntegerField(
-        null=True, blank=True, help_text="For a job without a manifest: the wait before the first retry."
+        null=True, blank=True, help_text="For a job without a manifest: seconds before the first retry."
     )
     retry_multiplier = models.FloatField(
-        null=True, blank=True, help_text="For a job without a manifest: by how much further waits grow."
+        null=True, blank=True, help_text="For a job without a manifest: factor between the delays of retries."
     )
     max_retry_delay_seconds = models.PositiveIntegerField(
-        null=True, blank=True, help_text="For a job without a manifest: the longest wait before a retry."
+        null=True, blank=True, help_text="For a job without a manifest: longest delay before a retry."
     )
-    source = models.CharField(max_length=12, choices=choices(Source), help_text="What asked for it.")
+    source = models.CharField(max_length=12, choices=choices(Source), help_text="The kind of its cause.")
     parent_execution = reference("chainsched.Metadata", help_text="The execution that caused it.")
     root_execution = reference("chainsched.Metadata", help_text="The first execution of the tree it belongs to.")
-    causation_id = models.CharField(max_length=200, blank=True, default="", help_text="What directly caused it.")
+    causation_id = models.CharField(max_length=200, blank=True, default="", help_text="Its direct cause.")
     root_correlation_id = models.CharField(
         max_length=200, blank=True, default="", help_text="The correlation id at the root of its tree."
     )
-    dead_letter = reference("chainsched.DeadLetter", help_text="The dead letter whose retry this is.")
+    dead_letter = reference("chainsched.DeadLetter", help_text="The dead letter that it retries.")
     execution = reference("chainsched.Metadata", help_text="The execution it became.")
     cancel_reason = models.CharField(max_length=200, blank=True, default="", help_text="Why it was cancelled.")
     created_at = models.DateTimeField(help_text="When it was queued.")
@@ -243,5 +247,5 @@ class WorkQueue(QueueActions, models.Model):
 
     @property
     def name(self) -> str:
-        """What people call it: its manifest's external id, or the workflow of a job without one."""
+        """Its name for display: its manifest's external id, or the workflow of a job without one."""
         return self.manifest_external_id or self.workflow

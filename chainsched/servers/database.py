@@ -19,7 +19,7 @@ class DatabaseServer(TaskServer):
 
     def recent_workflows(self, *, now: datetime) -> Collection[str]:
         """Includes workers that stopped within one expiry: most of them are being restarted."""
-        return _names(Process.objects.heard(since=_one_expiry_before(now)))
+        return _names(Process.objects.with_heartbeat(since=_one_expiry_before(now)))
 
     def submit(self, execution_ids: Sequence[int]) -> None:
         """Do nothing: a pending row is all that a worker needs."""

@@ -192,7 +192,7 @@ class Night:
             )
             moment = {"decided_at": ago(seconds=30)} if is_over else {}
             row = BulkDecisionItem.objects.create(
-                bulk_decision=bulk_decision, dead_letter=letter, outcome=outcome, said=words, **moment
+                bulk_decision=bulk_decision, dead_letter=letter, outcome=outcome, explanation=words, **moment
             )
         self.of |= {"bulkdecision": bulk_decision, "bulkdecisionitem": row}
 

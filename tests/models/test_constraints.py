@@ -303,7 +303,7 @@ def test_an_hour_has_one_merged_statistic_of_a_kind():
     HourlyStatistic.objects.create(**kind, **figures, is_merged=True)
     with one_of_a_kind("chainsched_statistic_one_merged", column="hour"), transaction.atomic():
         HourlyStatistic.objects.create(**kind, **figures, is_merged=True)
-    with refusing("chainsched_statistic_of_what_has_ended"), transaction.atomic():
+    with refusing("chainsched_statistic_terminal_state"), transaction.atomic():
         HourlyStatistic.objects.create(**{**kind, "state": "pending"}, **figures)
 
 
@@ -361,7 +361,7 @@ def test_every_named_constraint_is_tried_here():
         "chainsched_cancelled_tree_once",
         "chainsched_cancelled_tree_has_root",
         "chainsched_statistic_one_merged",
-        "chainsched_statistic_of_what_has_ended",
+        "chainsched_statistic_terminal_state",
         "chainsched_bulk_verb",
         "chainsched_bulk_status",
         "chainsched_bulk_finished_when_closed",

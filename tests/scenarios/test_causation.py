@@ -219,7 +219,7 @@ class TestExplainingAnExecution:
         bench.seed()
         bench.drain()
         executions_of("a")[0].cancel(tree=True)
-        assert "nothing more comes of it" in executions_of("a")[0].explain().in_words
+        assert "it gets no further executions" in executions_of("a")[0].explain().in_words
 
     def test_an_unknown_execution_is_a_clear_error(self):
         with pytest.raises(UnknownExecution, match="no execution 17"):

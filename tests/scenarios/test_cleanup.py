@@ -120,7 +120,7 @@ def test_a_letter_that_awaits_keeps_its_tree(place):
 def test_the_queue_rows_of_what_goes_go_too_and_stamps():
     root = old(work_queue=(row := make_queue_row()))
     WorkQueue.objects.filter(id=row.id).update(status=QueueStatus.DISPATCHED, execution=root)
-    CancelledTree.objects.stamp(root.id, reason="", now=OLD)
+    CancelledTree.objects.mark(root.id, reason="", now=OLD)
     kept = make_queue_row()
     sweep()
     assert list(WorkQueue.objects.all()) == [kept]
@@ -293,7 +293,7 @@ class TestTheCommand:
         assert left() == {run.id for run in stays}
         assert DeadLetter.objects.exists()
 
-    def test_a_rehearsal_counts_and_removes_nothing(self):
+    def test_a_dry_run_counts_and_removes_nothing(self):
         old()
         make_letter(status="acknowledged", resolved_at=OLD)
         make_manifest(done_at=OLD)
@@ -307,7 +307,7 @@ class TestTheCommand:
         old()
         assert json.loads(self.call("--keep-last", "0", "--json")) == {
             "removed": {"executions": 1},
-            "is_rehearsal": False,
+            "is_dry_run": False,
         }
 
     def test_it_says_when_nothing_would_ever_go(self, settings):

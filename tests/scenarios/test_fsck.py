@@ -1,4 +1,4 @@
-"""fsck: each invariant is broken on purpose, found with its evidence, and mended; a sound database has no findings."""
+"""fsck: each invariant is broken on purpose, found with its evidence and repaired; a sound database has no findings."""
 
 import json
 from collections.abc import Callable
@@ -251,16 +251,16 @@ def test_a_sound_database_has_no_findings(family):
 
 
 @pytest.mark.parametrize(("check", "break_it", "subject"), BROKEN, ids=lambda value: getattr(value, "__name__", value))
-def test_what_is_broken_is_found_and_mended(family, check, break_it, subject):
+def test_what_is_broken_is_found_and_repaired(family, check, break_it, subject):
     break_it(family)
     found = [finding for finding in run_fsck(now=family.now) if finding.check == check]
     assert found
     assert subject in found[0].subject
     assert found[0].evidence
-    assert not found[0].is_mended
-    mended = run_fsck(now=family.now, repair=True)
-    assert check in {finding.check for finding in mended}
-    assert all(finding.is_mended for finding in mended)
+    assert not found[0].is_repaired
+    repaired = run_fsck(now=family.now, repair=True)
+    assert check in {finding.check for finding in repaired}
+    assert all(finding.is_repaired for finding in repaired)
     assert run_fsck(now=family.now) == []
     assert run_fsck(now=family.now, repair=True) == []
 
@@ -323,7 +323,7 @@ def test_an_execution_that_has_ended_is_reported_and_left(family):
     make_execution(None, parent_execution=parent, root_execution=parent, state=ExecutionState.COMPLETED)
     (finding,) = run_fsck(now=family.now, repair=True)
     assert "final" in finding.evidence
-    assert not finding.is_mended
+    assert not finding.is_repaired
 
 
 class TestLimits:
@@ -335,7 +335,7 @@ class TestLimits:
         make_execution(manifest("extra"))
         manifest("root").group.__class__.objects.filter(name="g").update(max_active_jobs=1)
         (finding,) = run_fsck(now=family.now, repair=True)
-        assert (finding.check, finding.subject, finding.is_mended) == ("limits", "group g", False)
+        assert (finding.check, finding.subject, finding.is_repaired) == ("limits", "group g", False)
         assert "2 of its executions are active, its limit is 1" in finding.evidence
         family.work()
         assert run_fsck(now=family.now, checks=["limits"]) == []
@@ -355,7 +355,7 @@ class TestReconcile:
     @pytest.mark.parametrize(
         ("check", "break_it"), [(check, break_it) for check, break_it, _ in BROKEN if check in RECONCILED]
     )
-    def test_the_loop_mends_with_the_same_code(self, family, check, break_it, caplog):
+    def test_the_loop_repairs_with_the_same_code(self, family, check, break_it, caplog):
         break_it(family)
         assert reconcile(now=family.now) > 0
         assert "Repaired" in caplog.text
@@ -386,7 +386,7 @@ class TestTheCommand:
         code, output = self.call()
         assert code == 0
         assert output.count("ok   ") == len(CHECKS)
-        assert output.endswith("0 findings, 0 mended.\n")
+        assert output.endswith("0 findings, 0 repaired.\n")
 
     def test_a_finding_is_shown_with_its_evidence_and_an_exit_code(self, family):
         alarm_lost(family)
@@ -395,14 +395,14 @@ class TestTheCommand:
         assert "WRONG alarm_missing" in output
         assert "root: it has no alarm although it has no open item" in output
 
-    def test_repairing_ends_well_when_all_could_be_mended(self, family):
+    def test_repairing_ends_well_when_all_could_be_repaired(self, family):
         alarm_lost(family)
         code, output = self.call("--repair")
         assert code == 0
-        assert "Mended." in output
+        assert "Repaired." in output
         assert self.call()[0] == 0
 
-    def test_what_cannot_be_mended_keeps_the_exit_code(self, family):
+    def test_what_cannot_be_repaired_keeps_the_exit_code(self, family):
         parent = executions_of("child")[0]
         make_execution(None, parent_execution=parent, root_execution=parent, state=ExecutionState.COMPLETED)
         assert self.call("--repair")[0] == 1
@@ -418,7 +418,7 @@ class TestTheCommand:
         depth_wrong(family)
         _, output = self.call("--json")
         (finding,) = json.loads(output)["findings"]
-        assert (finding["check"], finding["subject"], finding["is_mended"]) == ("depth", "leaf", False)
+        assert (finding["check"], finding["subject"], finding["is_repaired"]) == ("depth", "leaf", False)
 
     def test_many_findings_are_cut(self, family):
         for _ in range(30):

@@ -226,7 +226,7 @@ class TestCancellingATree:
 
     def test_a_row_that_was_opened_without_seeing_the_stamp_meets_it_at_dispatch(self, family):
         root = ran(family, "root")
-        CancelledTree.objects.stamp(root.id, reason="just now", now=family.now)
+        CancelledTree.objects.mark(root.id, reason="just now", now=family.now)
         row = make_queue_row(manifest("leaf"), source=Source.DEPENDENCY, parent_execution=root, root_execution=root)
         assert family.dispatch() == 0
         row.refresh_from_db()
@@ -234,7 +234,7 @@ class TestCancellingATree:
 
     def test_so_does_one_without_a_manifest(self, bench):
         root = make_execution(None, state=ExecutionState.COMPLETED)
-        CancelledTree.objects.stamp(root.id, reason="just now", now=bench.now)
+        CancelledTree.objects.mark(root.id, reason="just now", now=bench.now)
         row = make_queue_row(None, source=Source.TASK, parent_execution=root, root_execution=root)
         assert bench.dispatch() == 0
         row.refresh_from_db()
@@ -242,13 +242,13 @@ class TestCancellingATree:
 
     def test_a_due_dependent_is_not_queued_for_a_stamped_tree(self, family):
         root = ran(family, "root")
-        CancelledTree.objects.stamp(root.id, reason="just now", now=family.now)
+        CancelledTree.objects.mark(root.id, reason="just now", now=family.now)
         assert family.drain() == []
         assert run_fsck(now=family.now) == []
 
     def test_rows_of_other_trees_are_dispatched_all_the_same(self, family):
         root = ran(family, "root")
-        CancelledTree.objects.stamp(root.id, reason="just now", now=family.now)
+        CancelledTree.objects.mark(root.id, reason="just now", now=family.now)
         make_queue_row(manifest("leaf"), source=Source.DEPENDENCY, parent_execution=root, root_execution=root)
         make_queue_row(manifest("middle"), source=Source.TRIGGER)
         assert family.dispatch() == 1
@@ -262,7 +262,7 @@ class TestCancellingATree:
         root = ran(bench, "root")
         bench.manage()
         bench.dispatch()
-        CancelledTree.objects.stamp(root.id, reason="just now", now=bench.now)
+        CancelledTree.objects.mark(root.id, reason="just now", now=bench.now)
         bench.work()
         assert executions_of("waker")[0].output is False
         assert bench.queued() == []

@@ -192,7 +192,7 @@ class BulkDecisionPage(Verbs, OperatingPage):
         )
         rows = list(left_out.order_by("id")[: MAX_SKIPPED + 1])
         letters = self.find(request, DeadLetter, [row.dead_letter_id for row in rows])
-        cells = [(self.name(letters, row.dead_letter_id), redact_text(row.said)) for row in rows[:MAX_SKIPPED]]
+        cells = [(self.name(letters, row.dead_letter_id), redact_text(row.explanation)) for row in rows[:MAX_SKIPPED]]
         note = f"More than {MAX_SKIPPED}; these are the first." if len(rows) > MAX_SKIPPED else ""
         return Table("Left out", ("Dead letter", "Why"), cells, note=note)
 
@@ -234,7 +234,7 @@ class BulkDecisionItemPage(ReadOnlyPage):
 
     @admin.display(description="in words")
     def why(self, row: BulkDecisionItem) -> str:
-        return redact_text(row.said) or display.NOTHING
+        return redact_text(row.explanation) or display.NOTHING
 
     @admin.display(description="decided")
     def decided(self, row: BulkDecisionItem) -> Any:

@@ -135,7 +135,7 @@ class MetadataPage(Verbs, FoundByManifest, OperatingPage):
             f"Correlation id {execution.external_id}, causation id {execution.causation_id or 'none'}, "
             f"root correlation id {ancestry.root_correlation_id or 'none'}."
         )
-        cancelled = " Its tree was cancelled: nothing more comes of it." if ancestry.is_tree_cancelled else ""
+        cancelled = " Its tree was cancelled: it gets no further executions." if ancestry.is_tree_cancelled else ""
         return Table("Why it ran", ("Execution", "State", "Ran because"), rows, note=ids + cancelled)
 
     def _tree(self, request: HttpRequest, execution: Metadata, line: Collection[int]) -> Tree:

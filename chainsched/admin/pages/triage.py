@@ -70,7 +70,7 @@ class TriagePage(ReadOnlyPage):
             raise PermissionDenied
         letters: Any = self.get_queryset(request)
         awaiting = letters.awaiting()
-        counted = list(awaiting.alike()[: MAX_KINDS + 1])
+        counted = list(awaiting.count_by_fingerprint()[: MAX_KINDS + 1])
         actions = self.get_actions(request)
         context = {
             **self.admin_site.each_context(request),
@@ -91,7 +91,7 @@ class TriagePage(ReadOnlyPage):
 
     def _kinds(self, request: HttpRequest, awaiting: Any, counted: Sequence[Mapping[str, Any]]) -> list[Kind]:
         """The kinds with what the page says about each: four queries, whatever their number."""
-        sampled = list(awaiting.newest_alike([row["fingerprint"] for row in counted], number=MAX_SAMPLED))
+        sampled = list(awaiting.newest_by_fingerprint([row["fingerprint"] for row in counted], number=MAX_SAMPLED))
         newest = awaiting.filter(pk__in=[row["example"] for row in counted]).order_by()
         reasons = dict(newest.values_list("id", Left("reason", MAX_REASON)))
         columns = ("id", "group_id", "workflow")

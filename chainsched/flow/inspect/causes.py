@@ -46,7 +46,7 @@ def find_causes(execution_id: int) -> Ancestry:
     if not line:
         raise UnknownExecution(execution_id)
     chain = tuple(_as_link(link, cause) for link, cause in zip(line, [*line[1:], None], strict=True))
-    is_cancelled = bool(CancelledTree.objects.stamped([line[0].tree_id]))
+    is_cancelled = bool(CancelledTree.objects.marked([line[0].tree_id]))
     return Ancestry(chain, line[0].root_correlation_id, is_tree_cancelled=is_cancelled)
 
 

@@ -1,8 +1,8 @@
-"""Beside the stages: say why a manifest is or is not running, with the facts and rules that the turns use.
+"""Not a stage: explain why a manifest is or is not running, with the facts and rules that the turns use.
 
-Reads:  everything that a turn would look at, for one manifest.
+Reads:  the facts that a turn would read, for one manifest.
 Writes: nothing.
-Next:   people.
+Next:   nothing; commands, the admin and callers show the explanation.
 """
 
 from __future__ import annotations
@@ -52,41 +52,41 @@ def explain(manifest_id: int, *, workflows: Collection[str], now: datetime) -> E
 
 
 def explain_row(row: WorkQueue, *, workflows: Collection[str], now: datetime) -> Explanation:
-    """What a row of the queue waits for, or that it waits no longer; ``workflows`` as above."""
+    """Why a row of the queue waits, or that it waits no longer; ``workflows`` as above."""
     if row.status != QueueStatus.QUEUED:
         became = f"it became execution {row.execution_id}" if row.execution_id else row.cancel_reason or "cancelled"
         return Explanation(row.name, row.status, became, None)
     known = WorkQueue.objects.with_owners().filter(id=row.id)
-    told = explain_rows(known, workflows=workflows, now=now, is_thorough=True)
-    return told[0] if told else Explanation(row.name, "gone", "it was removed this very moment", None)
+    explained = explain_rows(known, workflows=workflows, now=now, is_thorough=True)
+    return explained[0] if explained else Explanation(row.name, "gone", "it was removed just now", None)
 
 
 def explain_rows(
     rows: Iterable[WorkQueue], *, workflows: Collection[str], now: datetime, is_thorough: bool = False
 ) -> list[Explanation]:
-    """What each of these waiting rows, read with their owners, waits for.
+    """Why each of these waiting rows, read with their owners, waits.
 
-    A thorough answer also counts who stands before one that waits only for its turn, which costs a query a row.
+    A thorough answer also counts the rows ahead of one that waits only for its turn, which costs a query per row.
     """
     load = _Load()
-    told = []
+    explained = []
     for row in rows:
         code, reason = _why_held(row, load, workflows=workflows, now=now)
         if is_thorough and code == Reason.QUEUED:
             reason += f" and {WorkQueue.objects.queued().ahead_of(row).count()} rows are ahead of it"
-        told.append(Explanation(row.name, code, reason, None))
-    return told
+        explained.append(Explanation(row.name, code, reason, None))
+    return explained
 
 
 def _why_waiting(facts: Facts, *, workflows: Collection[str], now: datetime) -> tuple[str, str]:
     rows = WorkQueue.objects.with_owners().queued().filter(manifest=facts.manifest_id)
-    for told in explain_rows(rows, workflows=workflows, now=now, is_thorough=True):
-        return told.code, told.reason
-    return str(Reason.PENDING), "it was dispatched this very moment"
+    for explained in explain_rows(rows, workflows=workflows, now=now, is_thorough=True):
+        return explained.code, explained.reason
+    return str(Reason.PENDING), "it was dispatched just now"
 
 
 def _find_stranded(facts: Facts, *, workflows: Collection[str]) -> str | None:
-    """The workflow that it was dispatched for, if nobody can run that any more; recall will take it back."""
+    """The workflow that it was dispatched for, if no live process can run it; recall will take it back."""
     stranded = Metadata.objects.stranded(workflows).filter(manifest=facts.manifest_id)
     return stranded.values_list("workflow", flat=True).first()
 
@@ -96,7 +96,7 @@ def _without_worker(workflow: str) -> tuple[str, str]:
 
 
 class _Load:
-    """How many jobs are active, counted when somebody asks, and once."""
+    """How many jobs are active, counted at the first access, and once."""
 
     @cached_property
     def by_group(self) -> dict[int | None, int]:
@@ -108,11 +108,11 @@ class _Load:
 
 
 def _why_held(row: WorkQueue, load: _Load, *, workflows: Collection[str], now: datetime) -> tuple[str, str]:
-    """What keeps a queued row from being dispatched, in the order in which the dispatcher asks."""
+    """Why a queued row is not dispatched, checked in the dispatcher's order."""
     if row.not_before is not None and row.not_before > now:
         return "waits_for_time", f"attempt {row.attempt} waits until {row.not_before.isoformat()}"
     if row.manifest is None and row.manifest_id is not None:
-        return "manifest_gone", "its manifest was deleted behind the engine's back; cancel it"
+        return "manifest_gone", "its manifest was deleted outside the engine; cancel it"
     if (obstacle := find_obstacle_to_row(_standing_of(row), Source(row.source))) is not None:
         return obstacle.value, f"it is queued, but {HOLDS[obstacle]}"
     if row.workflow not in workflows:
@@ -138,13 +138,13 @@ def _why_no_room(row: WorkQueue, load: _Load) -> tuple[str, str]:
 
 
 def _preview(facts: Facts, *, now: datetime) -> tuple[datetime, ...]:
-    """The next runs that its schedule alone would make, if nothing forbids them."""
+    """The next runs by its schedule alone; empty if an obstacle or a dead letter stops it."""
     is_stopped = find_obstacle(facts) is not None or facts.open_item is OpenItem.DEAD_LETTER
     if is_stopped or not facts.schedule_type.is_timed:
         return ()
     after = now
     if facts.interval_seconds is not None and facts.next_run_at is not None:
-        # An interval counts from the alarm that is set, not from the moment somebody asks; one that is late runs now.
+        # An interval counts from the alarm that is set, not from the time of this call; a late one runs now.
         after = max(facts.next_run_at, now) - timedelta(seconds=facts.interval_seconds)
     try:
         return tuple(next_runs(timing_of(facts), after=after, count=PREVIEW))

@@ -38,7 +38,7 @@ def running_has_a_live_process(check: str, *, now: datetime, repair: bool) -> It
     left = set(orphaned.values_list("id", flat=True))
     for row in orphans:
         evidence = f"it is in progress, but its process {row.process_id} is lost, stopped or without heartbeat"
-        yield Finding(check, str(row), evidence, is_mended=row.id not in left)
+        yield Finding(check, str(row), evidence, is_repaired=row.id not in left)
 
 
 def limits_are_kept(check: str, *, now: datetime, repair: bool) -> Iterator[Finding]:
@@ -59,8 +59,8 @@ def queued_has_a_manifest(check: str, *, now: datetime, repair: bool) -> Iterato
     rows = list(WorkQueue.objects.queued().filter(~Exists(known), manifest__isnull=False).order_by("id"))
     cancelled = _cancel(rows, reason=NO_MANIFEST, status=QueueStatus.QUEUED) if repair else []
     for row in rows:
-        is_mended = row.id in cancelled
-        yield Finding(check, f"queue row {row.id} of {row.manifest_external_id}", NO_MANIFEST, is_mended=is_mended)
+        is_repaired = row.id in cancelled
+        yield Finding(check, f"queue row {row.id} of {row.manifest_external_id}", NO_MANIFEST, is_repaired=is_repaired)
 
 
 def queue_and_executions_agree(check: str, *, now: datetime, repair: bool) -> Iterator[Finding]:
@@ -72,7 +72,7 @@ def queue_and_executions_agree(check: str, *, now: datetime, repair: bool) -> It
     for row in without_execution:
         evidence = f"it was dispatched as execution {row.execution_id}, which does not exist"
         subject = f"queue row {row.id} of {row.manifest_external_id}"
-        yield Finding(check, subject, evidence, is_mended=row.id in cancelled)
+        yield Finding(check, subject, evidence, is_repaired=row.id in cancelled)
     yield from _unlinked(check, now=now, repair=repair)
 
 
@@ -90,9 +90,9 @@ def _unlinked(check: str, *, now: datetime, repair: bool) -> Iterator[Finding]:
             Metadata.objects.active().filter(id__in=[row.id for row in without_queue_row]).update(work_queue=None)
         _arm([row.manifest_id for row in unlinked], now=now)
     for row in unlinked:
-        yield Finding(check, str(row), f"its queue row {row.work_queue_id} does not refer to it", is_mended=repair)
+        yield Finding(check, str(row), f"its queue row {row.work_queue_id} does not refer to it", is_repaired=repair)
     for row in without_queue_row:
-        yield Finding(check, str(row), f"its queue row {row.work_queue_id} does not exist", is_mended=repair)
+        yield Finding(check, str(row), f"its queue row {row.work_queue_id} does not exist", is_repaired=repair)
 
 
 def parents_and_roots_agree(check: str, *, now: datetime, repair: bool) -> Iterator[Finding]:
@@ -105,7 +105,7 @@ def parents_and_roots_agree(check: str, *, now: datetime, repair: bool) -> Itera
         for row in wrong:
             evidence = f"its root is {row.root_execution_id}, by its parent it should be {row.right_root}"
             final = "" if row in repairable else ". It has ended and is final; retention will remove it"
-            yield Finding(check, str(row), evidence + final, is_mended=repair and row in repairable)
+            yield Finding(check, str(row), evidence + final, is_repaired=repair and row in repairable)
 
 
 def _correct_roots(rows: Sequence[Any]) -> None:

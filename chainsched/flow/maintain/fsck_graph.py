@@ -33,7 +33,7 @@ def guard_is_present(check: str, *, now: datetime, repair: bool) -> Iterator[Fin
         with transact():
             audit_guard.repair(connection)
     yield Finding(
-        check, audit_guard.TABLE, "the trigger that refuses changes of ended executions is missing", is_mended=repair
+        check, audit_guard.TABLE, "the trigger that refuses changes of ended executions is missing", is_repaired=repair
     )
 
 
@@ -48,7 +48,7 @@ def no_cycles(check: str, *, now: datetime, repair: bool) -> Iterator[Finding]:
             _remove_parent(newest, now=now)
         listed = ", ".join(names[id_] for id_ in cycle)
         evidence = f"they depend on each other in a cycle; to break it, {names[newest]} has to lose its parent"
-        yield Finding(check, listed, evidence, is_mended=repair)
+        yield Finding(check, listed, evidence, is_repaired=repair)
 
 
 def _remove_parent(manifest_id: int, *, now: datetime) -> None:
@@ -71,7 +71,7 @@ def depth_is_right(check: str, *, now: datetime, repair: bool) -> Iterator[Findi
                 bulk.update(Manifest, [{"id": id_, "depth": again[id_][1]} for id_ in part if id_ in again])
         for name, manifest_id in Manifest.objects.filter(id__in=part).order_by("id").values_list("external_id", "id"):
             stored, right = wrong[manifest_id]
-            yield Finding(check, name, f"depth {stored} is stored, it has {right} ancestors", is_mended=repair)
+            yield Finding(check, name, f"depth {stored} is stored, it has {right} ancestors", is_repaired=repair)
 
 
 def _wrong_depths() -> dict[int, tuple[int, int]]:

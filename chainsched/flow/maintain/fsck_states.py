@@ -46,7 +46,7 @@ def no_alarm_is_missing(check: str, *, now: datetime, repair: bool) -> Iterator[
         names = {known.manifest_id: known.external_id for known in facts}
         for manifest_id, at in wrong.items():
             evidence = f"it has no alarm although it has no open item; it should have one for {at.isoformat()}"
-            yield Finding(check, names[manifest_id], evidence, is_mended=repair)
+            yield Finding(check, names[manifest_id], evidence, is_repaired=repair)
 
 
 def no_alarm_is_forbidden(check: str, *, now: datetime, repair: bool) -> Iterator[Finding]:
@@ -60,7 +60,7 @@ def no_alarm_is_forbidden(check: str, *, now: datetime, repair: bool) -> Iterato
         for known in wrong:
             why = known.open_item or find_obstacle(known) or "nothing is due"
             evidence = f"it has an alarm for {known.next_run_at:%Y-%m-%d %H:%M:%S %Z} although: {why}"
-            yield Finding(check, known.external_id, evidence, is_mended=repair)
+            yield Finding(check, known.external_id, evidence, is_repaired=repair)
 
 
 def _alarm(facts: Facts, *, now: datetime) -> datetime | None:
@@ -83,7 +83,7 @@ def outstanding_parts_are_right(check: str, *, now: datetime, repair: bool) -> I
         names = _names(wrong)
         for manifest_id, (noted, outstanding_part) in wrong.items():
             evidence = f"continuations below manifest {noted} wait for it, it should be below {outstanding_part}"
-            yield Finding(check, names[manifest_id], evidence, is_mended=repair)
+            yield Finding(check, names[manifest_id], evidence, is_repaired=repair)
 
 
 def numbers_are_in_order(check: str, *, now: datetime, repair: bool) -> Iterator[Finding]:
@@ -101,7 +101,7 @@ def numbers_are_in_order(check: str, *, now: datetime, repair: bool) -> Iterator
         for manifest_id in part:
             due_for, covered, settled, newest = wrong[manifest_id]
             evidence = f"due {due_for}, covered {covered}, settled {settled}, its parent's newest outcome {newest}"
-            yield Finding(check, names[manifest_id], evidence, is_mended=repair)
+            yield Finding(check, names[manifest_id], evidence, is_repaired=repair)
 
 
 def _out_of_order(manifest_ids: Sequence[int] | None = None) -> dict[int, tuple[int, int, int, int]]:
@@ -142,7 +142,7 @@ def at_most_one_open_item(check: str, *, now: datetime, repair: bool) -> Iterato
         names = _names(part)
         for manifest_id in part:
             evidence = "it has more than one of: a queued row, an active execution, an awaiting dead letter"
-            yield Finding(check, names[manifest_id], evidence, is_mended=repair)
+            yield Finding(check, names[manifest_id], evidence, is_repaired=repair)
 
 
 def _with_several_items() -> set[int]:
@@ -187,7 +187,7 @@ def every_manifest_has_a_state(check: str, *, now: datetime, repair: bool) -> It
                 mark_parents(part)
                 arm(part, now=now)
         for name in _names(part).values():
-            yield Finding(check, name, "it has no run-time state, so the manager cannot find it", is_mended=repair)
+            yield Finding(check, name, "it has no run-time state, so the manager cannot find it", is_repaired=repair)
 
 
 def _pages(read: Page) -> Iterator[list[int]]:

@@ -110,7 +110,7 @@ def _origins(rows: Sequence[Metadata]) -> dict[int, WorkQueue]:
 
 def _unqueueable(rows: Sequence[Metadata], *, owners: Collection[int], origins: Collection[int]) -> set[Metadata]:
     """Executions that could never run, or must not, from the queue; left pending they would fill limits for ever."""
-    cancelled_trees = CancelledTree.objects.stamped(row.tree_id for row in rows)
+    cancelled_trees = CancelledTree.objects.marked(row.tree_id for row in rows)
     return {
         row
         for row in rows

@@ -143,7 +143,7 @@ def _write_skipped(bulk_decision_id: int, texts: Mapping[int, str], *, now: date
 
 def _write_outcomes(texts: Mapping[int, str], outcome: BulkDecisionOutcome, *, now: datetime) -> int:
     rows = [
-        {"id": id_, "outcome": outcome, "said": text[:MAX_OUTCOME_TEXT], "decided_at": now}
+        {"id": id_, "outcome": outcome, "explanation": text[:MAX_OUTCOME_TEXT], "decided_at": now}
         for id_, text in texts.items()
     ]
     return len(bulk.update(BulkDecisionItem, rows, where={"outcome": BulkDecisionOutcome.WAITING}))

@@ -47,7 +47,7 @@ def _mark(root_execution_id: int, *, reason: str, now: datetime) -> None:
     """Write the mark between two turns of the dispatcher: the next turn sees it, this sees the last turn's rows."""
     with transact():
         NamedLock.objects.lock(DISPATCH)
-        CancelledTree.objects.stamp(root_execution_id, reason=reason, now=now)
+        CancelledTree.objects.mark(root_execution_id, reason=reason, now=now)
 
 
 def _stop_without_manifest(root_execution_id: int, *, reason: str, now: datetime) -> Cancelled:
@@ -89,5 +89,5 @@ def _cover(manifest_ids: Collection[int], root_execution_id: int) -> list[int]:
     in_tree = Metadata.objects.tree(root_execution_id).filter(id__in=set(due.values()))
     found = set(in_tree.values_list("id", flat=True))
     covered = [manifest_id for manifest_id, execution_id in due.items() if execution_id in found]
-    ManifestState.objects.forgo(covered)
+    ManifestState.objects.cover_without_run(covered)
     return covered

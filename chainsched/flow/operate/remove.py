@@ -37,7 +37,7 @@ def remove(manifest_ids: Collection[int], *, now: datetime) -> tuple[int, dict[s
     """Remove manifests; their dependents stay, idle, and continuations among their siblings no longer wait for them."""
     with transact():
         locked = ManifestState.objects.lock_family(manifest_ids)
-        continuations = list(Manifest.objects.beside(manifest_ids).values_list("id", flat=True))
+        continuations = list(Manifest.objects.continuations_after(manifest_ids).values_list("id", flat=True))
         WorkQueue.objects.cancel_queued(manifest_ids, reason=REASON)
         letters = DeadLetter.objects.awaiting().filter(manifest__in=manifest_ids)
         announce_letters(dead_letter_resolved, list(letters.values_list("id", flat=True)))

@@ -131,7 +131,7 @@ def _of_cancelled_trees(letters: Sequence[DeadLetter], failed: Mapping[int, Meta
     """The letters of runs in cancelled trees, for which no rows are made any more."""
     runs = {letter.id: failed.get(letter.execution_id or 0) for letter in letters}
     trees = {letter_id: run.tree_id for letter_id, run in runs.items() if run is not None}
-    cancelled = CancelledTree.objects.stamped(trees.values())
+    cancelled = CancelledTree.objects.marked(trees.values())
     return {letter_id: TREE_CANCELLED for letter_id, tree_id in trees.items() if tree_id in cancelled}
 
 

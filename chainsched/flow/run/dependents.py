@@ -88,7 +88,7 @@ def mark_due(ended: Sequence[Ended], *, locked: Collection[int]) -> list[int]:
 
 def find_continuations(manifest_ids: Sequence[int], *, locked: Collection[int]) -> list[int]:
     """The continuations that may have waited for these manifests; their states are locked already."""
-    found = list(Manifest.objects.beside(manifest_ids).order_by("id").values_list("id", flat=True))
+    found = list(Manifest.objects.continuations_after(manifest_ids).order_by("id").values_list("id", flat=True))
     if not set(found) <= set(locked):
         raise EdgesMoved("a continuation was declared or moved while its sibling was being recorded")
     return found

@@ -118,15 +118,15 @@ def _choose(left: Room, *, workflows: Collection[str], now: datetime, limit: int
             chosen.has_more = not left.is_full
             return chosen
         found = _look(left, workflows=workflows, now=now, limit=looked_for, taken=[row["id"] for row in chosen.rows])
-        stamped = CancelledTree.objects.stamped(row["root_execution_id"] for row in found)
-        startable = [row for row in found if row["root_execution_id"] not in stamped]
+        cancelled = CancelledTree.objects.marked(row["root_execution_id"] for row in found)
+        startable = [row for row in found if row["root_execution_id"] not in cancelled]
         candidates = [Candidate(row["id"], row["group_id"], row["turn"]) for row in startable]
         admitted = {candidate.row_id for candidate in admit(candidates, room=left)}
         chosen.rows += [row for row in found if row["id"] in admitted]
-        chosen.cancelled_trees |= stamped
-        if stamped or len(found) < looked_for:
+        chosen.cancelled_trees |= cancelled
+        if cancelled or len(found) < looked_for:
             # Rows of a cancelled tree are out of the way when the next turn looks.
-            chosen.has_more = bool(stamped)
+            chosen.has_more = bool(cancelled)
             return chosen
     chosen.has_more = True
     return chosen

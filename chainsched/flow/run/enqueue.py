@@ -123,7 +123,7 @@ def _may_go_soon(request: QueueRequest, *, now: datetime) -> bool:
 
 def _without_cancelled_trees(rows: list[dict[str, Any]], *, now: datetime) -> list[dict[str, Any]]:
     """Leave out rows of cancelled trees; the executions that they were due for count as covered."""
-    cancelled = CancelledTree.objects.stamped(row["root_execution"] for row in rows)
+    cancelled = CancelledTree.objects.marked(row["root_execution"] for row in rows)
     dropped = [row["manifest"] for row in rows if row["root_execution"] in cancelled]
     if dropped:
         logger.info("%d runs are not queued: the trees they would belong to were cancelled.", len(dropped))

@@ -122,7 +122,7 @@ def _record_once(finished: Sequence[Finished], *, by: Process | None, now: datet
     _retry(verdicts, now=now)
     _close(verdicts, now=now)
     HourlyStatistic.objects.append(share_of(verdict, now=now) for verdict in verdicts)
-    _bury(verdicts, now=now)
+    _write_letters(verdicts, now=now)
     # After the letters: a dependent that one of them stops has no part to do.
     concerned = mark_due([_ended(verdict) for verdict in _firing(final)], locked=locked)
     ended = [verdict.manifest["id"] for verdict in final if verdict.manifest]
@@ -160,10 +160,10 @@ def _lock(finished: Mapping[int, Finished], *, is_waiting: bool) -> tuple[list[i
 def _firing(final: Sequence[Verdict]) -> list[Verdict]:
     """The outcomes that dependents may run for. A tree that was cancelled as a whole fires nothing.
 
-    All executions that were active in a cancelled tree were asked to stop, so the stamps are looked up for those alone.
+    All executions that were active in a cancelled tree were asked to stop, so the marks are looked up for those alone.
     """
     asked = [verdict.execution.tree_id for verdict in final if verdict.execution.cancel_requested]
-    cancelled = CancelledTree.objects.stamped(asked)
+    cancelled = CancelledTree.objects.marked(asked)
     return [verdict for verdict in final if verdict.manifest and verdict.execution.tree_id not in cancelled]
 
 
@@ -263,7 +263,7 @@ def _close(verdicts: Sequence[Verdict], *, now: datetime) -> None:
         bulk.update(Metadata, alike, where={"state": state})
 
 
-def _bury(verdicts: Sequence[Verdict], *, now: datetime) -> None:
+def _write_letters(verdicts: Sequence[Verdict], *, now: datetime) -> None:
     rows = [
         letter_row(verdict, verdict.follow_up, now=now)
         for verdict in verdicts

@@ -1,4 +1,4 @@
-"""``manage.py chainsched <verb>``: look at jobs, steer them, and keep their rows in order."""
+"""``manage.py chainsched <verb>``: show jobs, operate them, and check and clean their rows."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ ALIASES["set-limits"].append("limits")
 
 
 class Command(BaseCommand):
-    """Look at chainsched and steer it from the command line."""
+    """Show and operate chainsched from the command line."""
 
-    help = f"Looks at jobs and steers them: {', '.join(VERBS)}."
+    help = f"Shows and operates jobs: {', '.join(VERBS)}."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """One sub-command for each verb."""
+        """Add one sub-command for each verb."""
         verbs = parser.add_subparsers(dest="verb", required=True, metavar="verb")
         for name, verb in VERBS.items():
             aliases = ALIASES.get(name, [])
             verb.add_arguments(verbs.add_parser(name, aliases=aliases, help=verb.HELP, description=verb.HELP))
 
     def handle(self, *_args: Any, verb: str, **options: Any) -> None:
-        """Run the verb; 0 is well, 1 needs attention, 2 is bad input."""
+        """Run the verb; exit code 0 is success, 1 needs attention, 2 is bad input."""
         try:
             code = VERBS[_spelled(verb)].run(options, out=self.stdout, style=self.style)
         except ChainschedError as error:

@@ -1,4 +1,4 @@
-"""The verbs of ``manage.py chainsched``: one file each, with its arguments and what it does."""
+"""The verbs of ``manage.py chainsched``: one file each, with its arguments and its action."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ BAD_INPUT = 2
 
 
 class Verb(Protocol):
-    """What each module offers; ``run`` returns the exit code."""
+    """The interface of each module; ``run`` returns the exit code."""
 
     HELP: str
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Say which options it takes."""
+        """Add its options."""
         ...
 
     def run(self, options: dict[str, Any], *, out: OutputWrapper, style: Style) -> int:
-        """Do it."""
+        """Carry out the verb."""
         ...
 
 
 def add_json(parser: ArgumentParser) -> None:
-    """The option that every verb has."""
+    """Add the option that every verb has."""
     parser.add_argument("--json", action="store_true", dest="as_json", help="Print JSON, for programs.")
 
 
 def print_json(value: Any, *, out: OutputWrapper) -> None:
-    """One JSON document on standard output."""
+    """Print one JSON document to standard output."""
     out.write(json.dumps(value, cls=DjangoJSONEncoder, indent=2, sort_keys=True))
 
 
 def unknown_group(name: str) -> CommandError:
-    """The error for a group that nobody knows."""
+    """The error for a group that does not exist."""
     return CommandError(f"There is no group {name!r}; `chainsched status` lists them.", returncode=BAD_INPUT)

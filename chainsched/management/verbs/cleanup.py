@@ -17,31 +17,31 @@ from chainsched.flow.maintain.clean import clean, policy
 from chainsched.management.options import positive_days, whole_number
 from chainsched.management.verbs import OK, add_json, print_json
 
-HELP = "Remove executions, in whole trees, and what belongs to them, as RETENTION and KEEP_LAST say or as given here."
+HELP = "Remove executions, in whole trees, with their other rows, by RETENTION and KEEP_LAST or as given here."
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """How old, how many to keep, and which."""
+    """Add the options about age, number and kind."""
     add_json(parser)
     parser.add_argument(
-        "--older-than", type=positive_days, metavar="DAYS", help="Instead of RETENTION: remove what ended before."
+        "--older-than", type=positive_days, metavar="DAYS", help="Instead of RETENTION: remove trees older than this."
     )
     parser.add_argument(
         "--keep-last", type=whole_number, metavar="N", help="Instead of KEEP_LAST: keep this many of each manifest."
     )
-    parser.add_argument("--workflow", action="append", default=[], help="Only trees whose root ran this workflow.")
+    parser.add_argument("--workflow", action="append", default=[], help="Only trees with a root of this workflow.")
     parser.add_argument(
         "--state",
         action="append",
         default=[],
         choices=[str(state) for state in TERMINAL_STATES],
-        help="Only trees whose root ended like this.",
+        help="Only trees with a root that ended in this state.",
     )
     parser.add_argument("--dry-run", action="store_true", help="Count, and remove nothing.")
 
 
 def run(options: dict[str, Any], *, out: OutputWrapper, style: Style) -> int:
-    """Clean page by page until the newest is reached, and print what was removed."""
+    """Clean page by page until the newest is reached, and print the numbers of removed rows."""
     rules = _rules(options)
     removed: Counter[str] = Counter()
     now, after, has_more = database_now(), 0, not rules.is_off
@@ -50,9 +50,9 @@ def run(options: dict[str, Any], *, out: OutputWrapper, style: Style) -> int:
         removed += cleaned.removed
         after, has_more = cleaned.last_id, cleaned.has_more
     if options["as_json"]:
-        print_json({"removed": removed, "is_rehearsal": options["dry_run"]}, out=out)
+        print_json({"removed": removed, "is_dry_run": options["dry_run"]}, out=out)
     elif rules.is_off:
-        out.write("Nothing was removed: RETENTION keeps everything for ever. Say how old with --older-than.")
+        out.write("Nothing was removed: RETENTION keeps everything for ever. Give an age with --older-than.")
     else:
         verb = "Would remove" if options["dry_run"] else "Removed"
         listed = ", ".join(f"{number} {kind}" for kind, number in sorted(removed.items()))

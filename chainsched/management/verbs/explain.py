@@ -1,4 +1,4 @@
-"""``chainsched explain``: why a manifest is or is not running, or what caused an execution."""
+"""``chainsched explain``: why a manifest is or is not running, or the causes of an execution."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from chainsched import api
 from chainsched.domain.results import Ancestry, Explanation
 from chainsched.management.verbs import OK, add_json, print_json
 
-HELP = "Say why a manifest is or is not running now, and when it will; or what caused an execution, up to the root."
+HELP = "Explain why a manifest is or is not running, and when it will; or the causes of an execution, up to the root."
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Which manifest, or which execution."""
+    """Add the manifest, or the execution."""
     add_json(parser)
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("external_id", nargs="?", help="The manifest.")
-    what.add_argument(
+    subject = parser.add_mutually_exclusive_group(required=True)
+    subject.add_argument("external_id", nargs="?", help="The manifest.")
+    subject.add_argument(
         "--execution", metavar="ID", help="Instead of a manifest: the number or the uuid of an execution."
     )
 
 
 def run(options: dict[str, Any], *, out: OutputWrapper, style: Style) -> int:
-    """Ask the same rules as the turns do, and print the answer."""
+    """Apply the same rules as the turns do, and print the answer."""
     answer: Ancestry | Explanation
     if options["execution"]:
         answer = api.explain_execution(api.find_execution(options["execution"]))

@@ -1,4 +1,4 @@
-"""``chainsched fsck``: prove from the rows that all is as it must be."""
+"""``chainsched fsck``: check in the rows that the invariants hold."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from chainsched.domain.results import Finding
 from chainsched.flow.maintain.fsck import CHECKS, run_fsck
 from chainsched.management.verbs import ATTENTION, OK, add_json, print_json
 
-HELP = "Prove from the rows that nothing is lost, doubled or in the wrong place; exit code 1 if something is."
+HELP = "Check that no row is lost, doubled or in the wrong state; exit code 1 if one is."
 
 SHOWN = 20
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Whether to mend, and what to look at."""
+    """Add the options about repair and the choice of checks."""
     add_json(parser)
-    parser.add_argument("--repair", action="store_true", help="Mend what can be mended.")
+    parser.add_argument("--repair", action="store_true", help="Repair the findings that can be repaired.")
     parser.add_argument(
-        "--check", action="append", choices=list(CHECKS), help="Look at this only; may be given several times."
+        "--check", action="append", choices=list(CHECKS), help="Run this check only; may be given several times."
     )
 
 
 def run(options: dict[str, Any], *, out: OutputWrapper, style: Style) -> int:
-    """Look, mend if asked to, and print the evidence."""
+    """Check, repair if asked to, and print the evidence."""
     names = options["check"] or list(CHECKS)
     found = run_fsck(now=database_now(), repair=options["repair"], checks=names)
-    left = [finding for finding in found if not finding.is_mended]
+    left = [finding for finding in found if not finding.is_repaired]
     if options["as_json"]:
         print_json({"checks": names, "findings": [finding.as_dict() for finding in found]}, out=out)
     else:
@@ -49,8 +49,8 @@ def _print(names: list[str], found: list[Finding], *, out: OutputWrapper, style:
         mark = style.ERROR("WRONG") if by_check[name] else style.SUCCESS("ok   ")
         out.write(f"{mark} {name}: {claim}")
         for finding in by_check[name][:SHOWN]:
-            out.write(f"      {finding.subject}: {finding.evidence}." + (" Mended." if finding.is_mended else ""))
+            out.write(f"      {finding.subject}: {finding.evidence}." + (" Repaired." if finding.is_repaired else ""))
         if len(by_check[name]) > SHOWN:
             out.write(f"      … and {len(by_check[name]) - SHOWN} more; --json lists them all.")
-    mended = sum(finding.is_mended for finding in found)
-    out.write(f"{len(found)} findings, {mended} mended.")
+    repaired = sum(finding.is_repaired for finding in found)
+    out.write(f"{len(found)} findings, {repaired} repaired.")

@@ -13,14 +13,14 @@ from chainsched.graph import export
 from chainsched.management.verbs import BAD_INPUT, OK, add_json, print_json, unknown_group
 from chainsched.models import ManifestGroup
 
-HELP = "Draw manifests and what they depend on, coloured by state."
+HELP = "Draw manifests and their dependencies, coloured by state."
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Of what, in which form, and where to."""
+    """Add the options about manifests, format and output."""
     add_json(parser)
     parser.add_argument("--group", help="Only the manifests of this group and their parents.")
-    parser.add_argument("--format", choices=("dot", "svg"), help="By default as the output's name says, else DOT.")
+    parser.add_argument("--format", choices=("dot", "svg"), help="By default by the suffix of --output, else DOT.")
     parser.add_argument("--output", type=Path, metavar="FILE", help="Write to this file instead of standard output.")
 
 

@@ -1,4 +1,4 @@
-"""``chainsched health``: whether everything that should be alive is."""
+"""``chainsched health``: whether all loops turn and all processes live."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from django.core.management.color import Style
 from chainsched.management.verbs import ATTENTION, OK, add_json, print_json
 from chainsched.runtime.support.health_probe import NO_ANSWER, in_words, probe_health
 
-HELP = "Say whether loops turn and processes live; exit code 1 if something is wrong. For containers and monitors."
+HELP = "Report whether loops turn and processes live; exit code 1 if there is a problem. For containers and monitors."
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """The form of the answer."""
+    """Add the option about the format."""
     add_json(parser)
 
 
 def run(options: dict[str, Any], *, out: OutputWrapper, style: Style) -> int:
-    """Examine and print; a database that does not answer is a problem like any other."""
+    """Check and print; a database that does not answer is a problem like any other."""
     try:
         health = probe_health()
     except NO_ANSWER as error:

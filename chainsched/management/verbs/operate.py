@@ -43,7 +43,7 @@ def _limit(text: str) -> int | None:
     return None if text == "none" else positive_number(text)
 
 
-# The further questions of operations, as options.
+# The further inputs of operations, as options.
 ASKED: dict[str, dict[str, Any]] = {
     "delay": {"type": positive_seconds, "metavar": "SECONDS", "help": "Run it after this time."},
     "input": {"type": _document, "metavar": "JSON", "help": "Run it with this input instead of its own."},
@@ -54,7 +54,7 @@ ASKED: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class OperatorVerb(Verb):
-    """One verb of the command line, for all kinds of rows that it can be done to."""
+    """One verb of the command line, for all kinds of rows that it applies to."""
 
     operations: Sequence[Operation]
 
@@ -65,7 +65,7 @@ class OperatorVerb(Verb):
         )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """The rows, the further questions, and who asks why."""
+        """Add the rows, the further inputs, the user and the reason."""
         add_json(parser)
         chosen = parser.add_mutually_exclusive_group(required=True)
         for operation in self.operations:
@@ -77,16 +77,16 @@ class OperatorVerb(Verb):
                 option = f"--{operation.target.replace('_', '-')}"
                 chosen.add_argument(option, nargs="+", default=[], metavar="NAME", help=NAMES[operation.target])
         if self._plain == "letter":
-            chosen.add_argument("--fingerprint", help="All dead letters that await a decision and failed alike.")
+            chosen.add_argument("--fingerprint", help="All dead letters with this fingerprint that await a decision.")
             chosen.add_argument("--all", action="store_true", dest="all_awaiting", help="All that await a decision.")
         for name in self._asked:
             parser.add_argument(f"--{name.replace('_', '-')}", dest=name, default=UNSET, **ASKED[name])
         needs_reason = any(operation.needs_reason for operation in self.operations)
         parser.add_argument("--reason", default="", required=needs_reason, help="Kept in the history and with the row.")
-        parser.add_argument("--by", metavar="USERNAME", help="The user in whose name it is done; needed for a history.")
+        parser.add_argument("--by", metavar="USERNAME", help="The user to act as; needed for an entry in the history.")
 
     def run(self, options: dict[str, Any], *, out: OutputWrapper, style: Style) -> int:
-        """Do it to each row and print the outcomes; exit code 1 if one had no effect."""
+        """Apply it to each row and print the outcomes; exit code 1 if one had no effect."""
         operation, rows = self._choose(options)
         instruction = Instruction(_find_user(options["by"]), options["reason"], self._details(operation, options))
         outcomes = [(str(row), carry_out(operation, row, instruction)) for row in rows]

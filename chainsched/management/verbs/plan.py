@@ -1,4 +1,4 @@
-"""``chainsched plan``: what seeding would do, and nothing done."""
+"""``chainsched plan``: show the changes that seeding would make, and write nothing."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from chainsched.flow.schedule.plan import Plan, plan
 from chainsched.management.verbs import ATTENTION, OK, add_json, print_json
 from chainsched.runtime.process import startup
 
-HELP = "Show what seed would create, change, retire and revive, by group; writes nothing."
+HELP = "Show the manifests that seed would create, change, retire and revive, by group; writes nothing."
 
-# Columns that follow from others, or that every new row has; they say nothing to people.
+# Columns that follow from others, or that every new row has; not shown to users.
 SILENT = {"depth", "retired_at", "owner", "is_declared"}
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """The form of the answer, and whether drift is an error."""
+    """Add the options about the format and the exit code."""
     add_json(parser)
     parser.add_argument("--check", action="store_true", help="Exit with 1 if seed would change anything, for CI.")
 
@@ -60,7 +60,7 @@ def as_dict(made: Plan) -> dict[str, Any]:
 
 
 def lines(made: Plan, *, style: Style) -> Iterator[str]:
-    """The plan as people read it: by group, what is new, what changes, what goes."""
+    """The plan as text: by group, the new, the changed and the retired manifests."""
     yield f"Owner: {get_config().owner}"
     for group, entries in sorted(_by_group(made, style=style).items()):
         yield style.MIGRATE_HEADING(group)

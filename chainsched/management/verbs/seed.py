@@ -15,16 +15,16 @@ from chainsched.flow.schedule.seed import seed
 from chainsched.management.verbs import OK, add_json, print_json
 from chainsched.runtime.process import startup
 
-HELP = "Write what schedules.py declares to the database; running it again writes nothing."
+HELP = "Write the declarations of schedules.py to the database; running it again writes nothing."
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Nothing but the form of the answer."""
+    """Add the option about the format."""
     add_json(parser)
 
 
 def run(options: dict[str, Any], *, out: OutputWrapper, style: Style) -> int:
-    """Seed and say what was written."""
+    """Seed and print the numbers of written rows."""
     startup.refuse_unready()
     seeded = seed(schedules, now=database_now())
     if options["as_json"]:

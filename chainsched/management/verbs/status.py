@@ -1,4 +1,4 @@
-"""``chainsched status``: groups with their limits and loads, dead letters, and who is alive."""
+"""``chainsched status``: groups with their limits and loads, dead letters, and live processes."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from chainsched.management.options import positive_seconds
 from chainsched.management.verbs import OK, add_json, print_json
 from chainsched.models import DeadLetter, Manifest, ManifestGroup, Metadata, NamedLock, Process, WorkQueue
 
-HELP = "Show groups, limits, what is active and queued, dead letters, and live processes."
+HELP = "Show groups, limits, active and queued jobs, dead letters, and live processes."
 
 CLEAR_SCREEN = "\x1b[H\x1b[2J"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """The form of the answer, and whether to go on."""
+    """Add the options about the format and repetition."""
     add_json(parser)
     parser.add_argument(
         "--watch",
@@ -32,12 +32,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         const=2.0,
         type=positive_seconds,
         metavar="SECONDS",
-        help="Show it again and again, every 2 seconds or as given, until Ctrl-C.",
+        help="Show it repeatedly, every 2 seconds or as given, until Ctrl-C.",
     )
 
 
 def run(options: dict[str, Any], *, out: OutputWrapper, style: Style) -> int:
-    """Look and print, once or until interrupted."""
+    """Read and print, once or until interrupted."""
     if options["as_json"]:
         print_json(look(database_now()), out=out)
         return OK
@@ -52,7 +52,7 @@ def run(options: dict[str, Any], *, out: OutputWrapper, style: Style) -> int:
 
 
 def look(now: datetime) -> dict[str, Any]:
-    """The state of everything, in a constant number of statements."""
+    """The current state, in a constant number of statements."""
     active = Metadata.objects.active_by_group()
     queued = dict(WorkQueue.objects.queued().order_by().values_list("group_id").annotate(Count("id")))
     letters = dict(DeadLetter.objects.awaiting().order_by().values_list("manifest__group_id").annotate(Count("id")))
@@ -73,7 +73,7 @@ def look(now: datetime) -> dict[str, Any]:
 
 
 def lines(seen: dict[str, Any], *, style: Style) -> Iterator[str]:
-    """The state as people read it."""
+    """The state as text."""
     limit = seen["max_active_jobs"] or "no limit"
     yield style.MIGRATE_HEADING(f"chainsched at {seen['at']:%Y-%m-%d %H:%M:%S %Z}")
     yield f"{seen['manifests']} manifests; {seen['active']} active ({limit}), {seen['queued']} queued"

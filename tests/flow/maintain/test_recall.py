@@ -116,7 +116,7 @@ def ask_to_stop(execution):
 
 
 def stamp_its_tree(execution):
-    CancelledTree.objects.stamp(execution.id, reason="not needed", now=NOW)
+    CancelledTree.objects.mark(execution.id, reason="not needed", now=NOW)
 
 
 def remove_its_manifest(execution):

@@ -91,7 +91,7 @@ def test_a_letter_that_somebody_decided_about_meanwhile_is_skipped_and_says_so()
     finish()
     bulk_decision.refresh_from_db()
     assert (bulk_decision.done_count, bulk_decision.skipped_count) == (1, 2)
-    said = list(BulkDecisionItem.objects.order_by("id").values_list("outcome", "said"))
+    said = list(BulkDecisionItem.objects.order_by("id").values_list("outcome", "explanation"))
     assert said[0][0] == "skipped"
     assert said[0][1].startswith("already acknowledged by the system at")
     assert said[2] == ("done", "queued once more")
@@ -135,7 +135,7 @@ def test_a_letter_that_cannot_be_written_is_left_out(monkeypatch: pytest.MonkeyP
         3,
         1,
     )
-    assert BulkDecisionItem.objects.get(outcome="skipped").said == "it could not be written: IntegrityError"
+    assert BulkDecisionItem.objects.get(outcome="skipped").explanation == "it could not be written: IntegrityError"
     assert list(DeadLetter.objects.awaiting().values_list("id", flat=True)) == [bad]
 
 
