@@ -38,13 +38,13 @@ test: $(VENV)/test.stamp ## lint, types, migrations, and the suite on SQLite and
 browser: $(VENV)/test.stamp ## the stories of operators, layout and contrast in a real Chromium, on PostgreSQL
 	$(call part,browser tests,$(BIN)/python -m tests.postgres -- $(BIN)/python -m pytest -m browser)
 
-screenshots: $(VENV)/test.stamp ## take the pictures of the documentation anew
+screenshots: $(VENV)/test.stamp ## take the screenshots of the documentation again
 	$(BIN)/python -m pytest -m browser tests/browser/test_screenshots.py --screenshots docs/_static/screenshots
 
 demo: $(VENV)/demo.stamp ## run the example project; FOR=30 ends it after 30 seconds
 	@$(BIN)/python -m example_project.demo $(if $(FOR),--for $(FOR))
 
-bench: $(VENV)/bench.stamp ## measure seeding beside bulk_create, the stages, and jobs beside Procrastinate; COUNT=5000 for fewer
+bench: $(VENV)/bench.stamp ## compare seeding with bulk_create and jobs with Procrastinate, and measure the stages; COUNT=5000 for fewer
 	@$(BIN)/python -m tests.postgres -- $(BIN)/python -m bench.seeding $(COUNT)
 	@$(BIN)/python -m tests.postgres --durable -- $(BIN)/python -m bench.stages $(if $(COUNT),--count $(COUNT))
 	@$(BIN)/python -m tests.postgres --durable -- $(BIN)/python -m bench.throughput $(if $(COUNT),--count $(COUNT))
@@ -58,7 +58,7 @@ chaos: $(VENV)/test.stamp ## kill, freeze and restart things under load, and che
 docs: $(DOCS_VENV)/docs.stamp ## build the documentation into docs/_build/html
 	$(DOCS_VENV)/bin/sphinx-build -E -W --keep-going -b html docs docs/_build/html
 
-format: $(VENV)/test.stamp ## let ruff format the code and mend what it can
+format: $(VENV)/test.stamp ## let ruff format the code and fix the problems that it can
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 

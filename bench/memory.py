@@ -24,7 +24,7 @@ TOLERANCE = 1.05
 
 
 def main(count: int) -> int:
-    """Run the jobs, print what the processes hold as they go on, and say whether it stayed flat."""
+    """Run the jobs, print the memory of the processes during the run, and return 1 if it did not stay flat."""
     databases = setup_databases(verbosity=0, interactive=False)
     try:
         contestant = Chainsched()
@@ -44,7 +44,7 @@ def _growth(series: Sequence[float]) -> float:
 
 
 def _watch(contestant: Chainsched, pid: int, count: int) -> list[tuple[float, float]]:
-    """What the supervisor and its largest child held, again and again."""
+    """Samples of the memory of the supervisor and of its largest child."""
     samples = []
     print(f"{'jobs':>8} {'supervisor':>12} {'children':>24}  (MB)")
     for number in range(1, SAMPLES + 1):

@@ -1,4 +1,4 @@
-"""Start commands as real processes, and tell how much CPU they and PostgreSQL have used."""
+"""Start commands as real processes, and measure how much CPU they and PostgreSQL have used."""
 
 import os
 import signal

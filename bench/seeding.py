@@ -1,8 +1,8 @@
-"""Seeding a hundred thousand manifests, beside Django's ``bulk_create`` of the same rows.
+"""Seeding a hundred thousand manifests, compared with Django's ``bulk_create`` of the same rows.
 
     python -m tests.postgres -- python -m bench.seeding [COUNT]
 
-Prints the seconds of both, their ratio, the statements per thousand rows, and what seeding again writes.
+Prints the seconds of both, their ratio, the statements per thousand rows, and the writes of a second seeding.
 """
 
 import os
@@ -29,7 +29,7 @@ from tests.testapp import workflows  # noqa: E402
 
 @dataclass(frozen=True)
 class Measured:
-    """How long something took, and how many statements it made of which kind."""
+    """The duration of an action, and its numbers of statements and of writes."""
 
     seconds: float
     statements: int

@@ -4,5 +4,5 @@ from tests.settings import *  # noqa: F403 - a settings module extends another t
 from tests.settings import INSTALLED_APPS as _TESTED
 
 INSTALLED_APPS = [*_TESTED, "procrastinate.contrib.django", "bench"]
-# Fairness and limits stay on; a limit of 100 would measure the dispatcher's rhythm instead of its work.
+# Fairness and limits stay on; a limit of 100 would measure the dispatcher's interval instead of its work.
 CHAINSCHED = {"MAX_ACTIVE_JOBS": 2000}

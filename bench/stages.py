@@ -62,7 +62,7 @@ class Stopwatch:
 
     @contextmanager
     def time(self, stage: str) -> Iterator[None]:
-        """Add what happens inside to a stage."""
+        """Add the time, CPU and statements of the block to a stage."""
 
         def count(execute: Callable[..., R], *call: Any) -> R:
             self.statements[stage] += 1

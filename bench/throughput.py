@@ -1,4 +1,4 @@
-"""Twenty thousand jobs that do nothing, from due to recorded, beside Procrastinate on the same server.
+"""Twenty thousand jobs that do nothing, from due to recorded, compared with Procrastinate on the same server.
 
     python -m tests.postgres --durable -- python -m bench.throughput [--count N] [--runs N] [--json]
 
@@ -14,7 +14,7 @@ difference beyond the noise (490 to 630 jobs a second on two quiet cores); sever
 tried. chainsched runs as in production, a scheduler and a worker with two children; all in one process,
 ``run_scheduler --processes 2``, it does about a sixth less.
 
-The tables are vacuumed and analyzed before each run, so this does not show what fresh tables cost; bench.stages does.
+The tables are vacuumed and analyzed before each run, so this does not show the cost of fresh tables; bench.stages does.
 """
 
 import argparse
@@ -52,13 +52,13 @@ PATIENCE = 600
 
 
 class Contestant(Protocol):
-    """Someone who runs jobs."""
+    """A job queue that is measured."""
 
     name: str
     commands: Sequence[Sequence[str]]
 
     def prepare(self, count: int) -> None:
-        """Forget the last run and have so many jobs ready to run."""
+        """Delete the rows of the last run and create so many jobs that are ready to run."""
 
     def started_at(self) -> datetime | None:
         """When the first piece of work was done, if it was."""

@@ -1,1 +1,1 @@
-"""Real processes on a real PostgreSQL, faults on purpose, and a checker that says what they broke: `make chaos`."""
+"""Real processes on a real PostgreSQL, faults on purpose, and a checker that lists violations: `make chaos`."""

@@ -29,13 +29,13 @@ from chaos.workload import MIX
 from tests.postgres import VARIABLE, on_signals
 
 if TYPE_CHECKING:
-    from chaos.run import QueueRequest, Result
+    from chaos.run import Result, RunOptions
 
 N = TypeVar("N", int, float)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run, print, and say by the exit code whether all held."""
+    """Run and print; the exit code is 1 if an invariant was violated."""
     parser = _parser()
     options = parser.parse_args(arguments)
     os.environ["DJANGO_SETTINGS_MODULE"] = "chaos.settings"
@@ -69,17 +69,17 @@ def _judge(options: argparse.Namespace) -> int:
 
 
 def _end_in_order(number: int, _frame: FrameType | None) -> NoReturn:
-    """End, and leave no process and no server behind; whoever insists has to wait for that."""
+    """End without leaving a process or a server running; further signals are ignored until that is done."""
     on_signals(signal.SIG_IGN)
     raise SystemExit(128 + number)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
-    parser.add_argument("--jobs", type=_positive, default=1000, help="How many runs there are to be, about.")
+    parser.add_argument("--jobs", type=_positive, default=1000, help="About how many runs there are.")
     parser.add_argument("--seed", type=_natural, help="The same seed draws the same jobs and faults.")
     parser.add_argument(
-        "--minutes", type=_duration, help="How long work comes due and faults happen; by default one for 1,000 jobs."
+        "--minutes", type=_duration, help="For how long jobs come due and faults happen; by default 1 for 1,000 jobs."
     )
     parser.add_argument("--kills", type=_natural, help="SIGKILLs; by default one for 100 jobs.")
     parser.add_argument("--freezes", type=_natural, help="SIGSTOPs beyond the lease; by default one for 500 jobs.")
@@ -89,16 +89,16 @@ def _parser() -> argparse.ArgumentParser:
         "--terminations", type=_natural, help="Rounds of ended sessions; by default as many as restarts."
     )
     parser.add_argument("--kinds", nargs="+", choices=MIX, help="Only these kinds of jobs.")
-    parser.add_argument("--killed", choices=KILLED, help="Whom a SIGKILL hits; by default all of these.")
-    parser.add_argument("--frozen", choices=FROZEN, help="What a freeze hits; by default all of these.")
+    parser.add_argument("--killed", choices=KILLED, help="The targets of SIGKILLs; by default all of these.")
+    parser.add_argument("--frozen", choices=FROZEN, help="The targets of freezes; by default all of these.")
     parser.add_argument(
         "--patience",
         type=_duration,
         default=90,
-        help="After how many seconds without an end of anything to give up.",
+        help="Give up after so many seconds in which no job came to its end.",
     )
     parser.add_argument("--keep", action="store_true", help="Keep the logs and the witness file.")
-    parser.add_argument("--without", help="Switch this guard off, to see the checker notice.")
+    parser.add_argument("--without", help="Switch this guard off; the checker must notice.")
     parser.add_argument(
         "--prove", nargs="*", metavar="GUARD", help="Switch each guard off in a run of its own; all must turn red."
     )
@@ -106,23 +106,23 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _positive(text: str) -> int:
-    return _number(text, int, is_allowed=lambda number: number > 0, what="a whole number above 0")
+    return _number(text, int, is_allowed=lambda number: number > 0, kind="a whole number above 0")
 
 
 def _natural(text: str) -> int:
-    return _number(text, int, is_allowed=lambda number: number >= 0, what="a whole number, at least 0")
+    return _number(text, int, is_allowed=lambda number: number >= 0, kind="a whole number, at least 0")
 
 
 def _duration(text: str) -> float:
-    return _number(text, float, is_allowed=lambda number: 0 < number < math.inf, what="a number above 0")
+    return _number(text, float, is_allowed=lambda number: 0 < number < math.inf, kind="a number above 0")
 
 
-def _number(text: str, convert: Callable[[str], N], *, is_allowed: Callable[[N], bool], what: str) -> N:
+def _number(text: str, convert: Callable[[str], N], *, is_allowed: Callable[[N], bool], kind: str) -> N:
     with contextlib.suppress(ValueError):
         number = convert(text)
         if is_allowed(number):
             return number
-    raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
+    raise argparse.ArgumentTypeError(f"{text!r} is not {kind}")
 
 
 def _run(options: argparse.Namespace, folder: Path) -> Result:
@@ -136,11 +136,11 @@ def _run(options: argparse.Namespace, folder: Path) -> Result:
         from chaos.run import run  # noqa: PLC0415
 
         prepare = find_guard(options.without).prepare if options.without else lambda: None
-        return run(_order(options), postgres=postgres, folder=folder, prepare=prepare)
+        return run(_run_options(options), postgres=postgres, folder=folder, prepare=prepare)
 
 
-def _order(options: argparse.Namespace) -> QueueRequest:
-    from chaos.run import QueueRequest  # noqa: PLC0415 - needs the models to be loaded
+def _run_options(options: argparse.Namespace) -> RunOptions:
+    from chaos.run import RunOptions  # noqa: PLC0415 - needs the models to be loaded
     from chaos.workflows import POISONS  # noqa: PLC0415
 
     def number(stated: int | None, default: int) -> int:
@@ -154,7 +154,7 @@ def _order(options: argparse.Namespace) -> QueueRequest:
         pauses=number(options.pauses, restarts),
         terminations=number(options.terminations, restarts),
     )
-    return QueueRequest(
+    return RunOptions(
         jobs=options.jobs,
         seed=options.seed,
         seconds=options.minutes * 60,

@@ -1,4 +1,4 @@
-"""The app whose workflows the processes of a chaos run know."""
+"""The app with the workflows of a chaos run."""
 
 import os
 
@@ -8,7 +8,7 @@ WITHOUT = "CHAOS_WITHOUT"
 
 
 class UnknownGuard(ValueError):
-    """Nothing of this name can be switched off."""
+    """There is no guard of this name."""
 
 
 class ChaosConfig(AppConfig):
@@ -17,7 +17,7 @@ class ChaosConfig(AppConfig):
     name = "chaos"
 
     def ready(self) -> None:
-        """Take the guard away before anything runs."""
+        """Switch the guard off before anything runs."""
         if name := os.environ.get(WITHOUT):
             from chaos.guards import find_guard  # noqa: PLC0415 - needs the models to be loaded
 

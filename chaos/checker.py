@@ -1,4 +1,4 @@
-"""The judge: each invariant is a function of the evidence that names what broke it."""
+"""The checker: each invariant is a function of the evidence that yields its violations."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from chaos.workload import MARATHON_SECONDS, OVERSTAY_TIMEOUT
 
 SHOWN = 5
 RESUME_SECONDS = 15
-# The longest neighbour in the same process may finish first; the rest is for a machine that is busy.
+# The longest other job in the same process may finish first; the rest is for a busy machine.
 OVERLONG_SECONDS = OVERSTAY_TIMEOUT + KILL_GRACE + MARATHON_SECONDS + 15
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """An invariant and what broke it."""
+    """An invariant and its violations."""
 
     invariant: str
     violations: Sequence[str]
@@ -43,7 +43,7 @@ def judge(evidence: Evidence) -> list[Verdict]:
 
 
 def nothing_is_lost(evidence: Evidence) -> Iterator[str]:
-    """Every run that was to be has completed, and every poison job left a letter."""
+    """Every expected run has completed, and every poison job left a letter."""
     completed = Counter(execution.manifest for execution in evidence.executions if execution.is_completed)
     lettered = {letter.manifest for letter in evidence.letters}
     for item in evidence.expected.values():
@@ -57,9 +57,9 @@ def nothing_is_lost(evidence: Evidence) -> Iterator[str]:
 def completed_exactly_once(evidence: Evidence) -> Iterator[str]:
     """No occurrence completed twice, and no manifest completed more often than it was asked to."""
     completed = [execution for execution in evidence.executions if execution.is_completed]
-    for key, alike in grouped(completed, by=lambda row: (row.manifest, row.scheduled_for, row.parent)).items():
-        if len(alike) > 1:
-            yield f"{key[0]}, due {key[1]}, completed as " + " and ".join(f"#{row.id}" for row in alike)
+    for key, same in grouped(completed, by=lambda row: (row.manifest, row.scheduled_for, row.parent)).items():
+        if len(same) > 1:
+            yield f"{key[0]}, due {key[1]}, completed as " + " and ".join(f"#{row.id}" for row in same)
     for manifest, number in Counter(row.manifest for row in completed).items():
         item = evidence.expected[manifest]
         if item.is_poison or (item.is_exact and number > item.runs):
@@ -67,11 +67,11 @@ def completed_exactly_once(evidence: Evidence) -> Iterator[str]:
 
 
 def completions_are_witnessed(evidence: Evidence) -> Iterator[str]:
-    """What is recorded as completed came to its end in the very process that says so, and in nobody else's hands."""
+    """Every execution that is recorded as completed came to its end in the process that recorded it."""
     whole = {(run.execution, run.pid, evidence.pids.get(run.member)) for run in evidence.runs if run.is_whole}
     for row in evidence.executions:
         if row.is_completed and (row.id, row.worker, row.pid) not in whole:
-            yield f"{row} completed, but no run in the hands of its process came to its end"
+            yield f"{row} completed, but no run of it in its process came to its end"
 
 
 def failures_have_a_cause(evidence: Evidence) -> Iterator[str]:
@@ -81,8 +81,8 @@ def failures_have_a_cause(evidence: Evidence) -> Iterator[str]:
             yield f"{row} failed with {row.failure_type}"
 
 
-def unbegun_burn_nothing(evidence: Evidence) -> Iterator[str]:
-    """What a process had claimed and not begun when it was lost goes back, and counts as nothing."""
+def unstarted_claims_use_no_attempt(evidence: Evidence) -> Iterator[str]:
+    """An execution that a process had claimed and not begun when it was lost goes back, and uses no attempt."""
     begun = {run.execution for run in evidence.runs}
     for row in evidence.executions:
         if row.failure_type == LOST and row.id not in begun:
@@ -90,7 +90,7 @@ def unbegun_burn_nothing(evidence: Evidence) -> Iterator[str]:
 
 
 def overlong_runs_are_ended(evidence: Evidence) -> Iterator[str]:
-    """A job that stays too long is told, interrupted and killed, after what runs beside it had time to finish."""
+    """A job that runs too long is asked to stop, interrupted and killed; other jobs of its process may finish first."""
     for run, end in zip(evidence.runs, ends_of(evidence, is_fence_respected=False), strict=True):
         stood_still = sum(freeze.until - freeze.since for freeze in evidence.freezes if freeze.member == run.member)
         if evidence.expected[run.manifest].is_too_long and end - run.began > OVERLONG_SECONDS + stood_still:
@@ -106,7 +106,7 @@ def no_overlap_in_rows(evidence: Evidence) -> Iterator[str]:
 
 
 def no_overlap_in_witness(evidence: Evidence) -> Iterator[str]:
-    """No two runs of a manifest were at work at once, but for what a freeze fenced off."""
+    """No two runs of a manifest were at work at once, except for runs that a freeze fenced off."""
     for before, after in overlaps(evidence, is_fence_respected=True):
         yield (
             f"{after.manifest}: #{after.execution} began in {after.member} while #{before.execution} ran in "
@@ -115,7 +115,7 @@ def no_overlap_in_witness(evidence: Evidence) -> Iterator[str]:
 
 
 def fenced_recorded_nothing(evidence: Evidence) -> Iterator[str]:
-    """What a process went on with after its lease was taken has left no trace in the rows."""
+    """Runs that went on after the lease of their process was taken have changed no row."""
     ended = {row.id: row.ended_at for row in evidence.executions}
     for row in evidence.queue:
         ended_at = ended.get(row.parent or 0)
@@ -124,28 +124,28 @@ def fenced_recorded_nothing(evidence: Evidence) -> Iterator[str]:
 
 
 def limits_hold_in_rows(evidence: Evidence) -> Iterator[str]:
-    """Never more executions between dispatch and end than a group or the whole may have."""
+    """Never more executions between dispatch and end than the limits of a group and of all groups allow."""
     last = max((row.created_at for row in evidence.executions), default=None)
     spans = [(row.group, row.created_at, row.ended_at or last) for row in evidence.executions]
     yield from _exceeded(evidence, spans)
 
 
 def limits_hold_in_witness(evidence: Evidence) -> Iterator[str]:
-    """Never more runs at work at once than a group or the whole may have."""
+    """Never more runs at work at once than the limits of a group and of all groups allow."""
     yield from _exceeded(evidence, at_work(evidence))
 
 
 def letters_are_for_poison(evidence: Evidence) -> Iterator[str]:
-    """Every poison job has one dead letter, and no innocent one has any."""
+    """Every poison job has one dead letter, and no other job has any."""
     awaiting = Counter(letter.manifest for letter in evidence.letters if letter.status == AWAITING)
     for item in evidence.expected.values():
         if awaiting[item.manifest] != int(item.is_poison):
-            what = "poison" if item.is_poison else "innocent"
-            yield f"{item.manifest} is {what} and has {awaiting[item.manifest]} dead letters"
+            kind = "poison" if item.is_poison else "not poison"
+            yield f"{item.manifest} is {kind} and has {awaiting[item.manifest]} dead letters"
 
 
 def nothing_is_left_open(evidence: Evidence) -> Iterator[str]:
-    """All came to its end within the time given for it."""
+    """All jobs came to their end in time."""
     if not evidence.is_quiet:
         yield "it did not become quiet in time"
     for row in evidence.executions:
@@ -157,44 +157,44 @@ def nothing_is_left_open(evidence: Evidence) -> Iterator[str]:
 
 
 def terminal_rows_are_final(evidence: Evidence) -> Iterator[str]:
-    """An execution that has ended is the same ever after."""
+    """An execution that has ended does not change."""
     yield from evidence.changed
 
 
 def fsck_finds_nothing(evidence: Evidence) -> Iterator[str]:
-    """The rows prove to be in order."""
+    """``chainsched fsck`` finds no violation in the rows."""
     yield from evidence.findings
 
 
-def nothing_was_mended(evidence: Evidence) -> Iterator[str]:
-    """The reconciler, the net below the loops, caught nothing."""
-    yield from evidence.mended
+def reconciler_repaired_nothing(evidence: Evidence) -> Iterator[str]:
+    """The reconciler, which repairs omissions of the loops, found nothing."""
+    yield from evidence.repaired
 
 
 def processes_survive(evidence: Evidence) -> Iterator[str]:
-    """A process ends when it is killed or told to; it outlives the database's troubles and its own freezes."""
+    """A process ends only when it is killed or stopped; faults of the database and freezes do not end it."""
     for end in evidence.exits:
         if not (end.was_killed or (end.was_stopped and end.code == 0)):
-            when = "when it was told to end" if end.was_stopped else "although nobody had killed it"
+            when = "when it was stopped" if end.was_stopped else "although it was neither killed nor stopped"
             frozen = "; it had been frozen" if end.was_frozen else ""
             yield f"{end.member} ended with {end.code} {when}{frozen}"
 
 
-def nobody_idles(evidence: Evidence) -> Iterator[str]:
+def no_process_is_idle(evidence: Evidence) -> Iterator[str]:
     """Every process that lived at the end had a heartbeat and turned its loops."""
-    yield from evidence.idlers
+    yield from evidence.idle_processes
 
 
 def all_faults_happened(evidence: Evidence) -> Iterator[str]:
-    """What was asked for went wrong as often as it was asked for."""
-    for kind, number in evidence.asked.items():
+    """Each kind of fault happened as often as the options say."""
+    for kind, number in evidence.requested.items():
         if evidence.happened.get(kind, 0) != number:
             yield f"{kind}: {evidence.happened.get(kind, 0)} of {number}"
 
 
-def nobody_is_left_behind(evidence: Evidence) -> Iterator[str]:
-    """When all supervisors have ended, so have their children."""
-    yield from evidence.left_behind
+def no_process_is_left_over(evidence: Evidence) -> Iterator[str]:
+    """When all supervisors have ended, their children have ended too."""
+    yield from evidence.left_over
 
 
 def work_resumes(evidence: Evidence) -> Iterator[str]:
@@ -204,7 +204,7 @@ def work_resumes(evidence: Evidence) -> Iterator[str]:
             yield f"the first job began {seconds:.1f} s after the database was back"
     last = max((run.began for run in evidence.runs), default=0.0)
     if not evidence.is_quiet and any(at > last for at in evidence.returned_at):
-        yield "no job began after the database was back, and there was more to do"
+        yield "no job began after the database was back, although jobs were left"
 
 
 INVARIANTS: dict[str, Callable[[Evidence], Iterator[str]]] = {
@@ -212,7 +212,7 @@ INVARIANTS: dict[str, Callable[[Evidence], Iterator[str]]] = {
     "completed exactly once": completed_exactly_once,
     "completions are witnessed": completions_are_witnessed,
     "failures have a cause": failures_have_a_cause,
-    "what never began burned nothing": unbegun_burn_nothing,
+    "unstarted claims use no attempt": unstarted_claims_use_no_attempt,
     "overlong runs are ended": overlong_runs_are_ended,
     "no overlap of a manifest with itself, by rows": no_overlap_in_rows,
     "no overlap of a manifest with itself, by witness": no_overlap_in_witness,
@@ -228,10 +228,10 @@ INVARIANTS: dict[str, Callable[[Evidence], Iterator[str]]] = {
     "terminal rows are final": terminal_rows_are_final,
     "nothing is left open": nothing_is_left_open,
     "fsck finds nothing": fsck_finds_nothing,
-    "nothing was mended": nothing_was_mended,
+    "reconciler repaired nothing": reconciler_repaired_nothing,
     "processes survive": processes_survive,
-    "nobody idles": nobody_idles,
-    "nobody is left behind": nobody_is_left_behind,
+    "no process is idle": no_process_is_idle,
+    "no process is left over": no_process_is_left_over,
     "work resumes": work_resumes,
     "all faults happened": all_faults_happened,
 }

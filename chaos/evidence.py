@@ -1,4 +1,4 @@
-"""All that the checker judges by, as plain values: it needs no database and no processes."""
+"""The evidence that the checker uses, as plain values: it needs no database and no processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ACTIVATION = "activation"
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """A row of Metadata; ``pid`` is that of the process that held it last, ``output`` what its job returned."""
+    """A row of Metadata; ``pid`` is that of the last process that claimed it, ``output`` its job's return value."""
 
     id: int
     manifest: str
@@ -43,12 +43,12 @@ class Execution:
 
     @property
     def worker(self) -> int | None:
-        """In which process its job says that it ran."""
+        """The process that its job ran in, as the job reported it."""
         return (self.output or {}).get("pid")
 
     @property
     def woken(self) -> Sequence[str]:
-        """The dormant children that its job says it woke."""
+        """The dormant children that its job activated, as the job reported them."""
         woken: Sequence[str] = (self.output or {}).get("woken", ())
         return woken
 
@@ -80,13 +80,13 @@ class Letter:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What a run left behind.
+    """The rows, runs and events of a chaos run.
 
     ``pids`` are those of the processes that the harness started, by name; ``seen`` says when a process was last
-    seen alive; ``changed`` are terminal rows that were not the same in the end as at their first sight; ``mended``
-    is what the reconciler had to mend; ``returned_at`` are the moments when the database was back; ``left_behind``
-    are processes that still ran when all had been stopped, ``idlers`` those that lived and did nothing before that.
-    ``asked`` and ``happened`` count faults by their kind.
+    seen alive; ``changed`` are terminal rows that differ at the end from when they were first read; ``repaired`` are
+    the repairs of the reconciler; ``returned_at`` are the moments when the database was back; ``left_over`` are
+    processes that still ran when all had been stopped, ``idle_processes`` those that lived and did nothing before
+    that. ``requested`` and ``happened`` count faults by their kind.
     """
 
     expected: Mapping[str, Expected]
@@ -102,10 +102,10 @@ class Evidence:
     exits: Sequence[Exit] = ()
     changed: Sequence[str] = ()
     findings: Sequence[str] = ()
-    mended: Sequence[str] = ()
+    repaired: Sequence[str] = ()
     returned_at: Sequence[float] = ()
-    left_behind: Sequence[str] = ()
-    idlers: Sequence[str] = ()
-    asked: Mapping[str, int] = field(default_factory=dict)
+    left_over: Sequence[str] = ()
+    idle_processes: Sequence[str] = ()
+    requested: Mapping[str, int] = field(default_factory=dict)
     happened: Mapping[str, int] = field(default_factory=dict)
     is_quiet: bool = True

@@ -37,12 +37,12 @@ def dependents_are_not_doubled(evidence: Evidence) -> Iterator[str]:
 
 
 def dependents_begin_after_their_parents(evidence: Evidence) -> Iterator[str]:
-    """By the witness, no dependent began before the run of its parent that it stands for had ended."""
+    """By the witness, no dependent began before the run of its parent that caused it had ended."""
     ended = {run.execution: run.ended for run in recorded_runs(evidence) if run.is_whole}
     parents = {row.id: row.parent for row in evidence.executions}
     for run in evidence.runs:
         if evidence.expected[run.manifest].is_activated:
-            continue  # It is woken while its parent runs.
+            continue  # It is activated while its parent runs.
         parent = parents.get(run.execution)
         parent_ended = ended.get(parent) if parent is not None else None
         if parent_ended is not None and run.began < parent_ended:
@@ -50,16 +50,16 @@ def dependents_begin_after_their_parents(evidence: Evidence) -> Iterator[str]:
 
 
 def activations_are_kept(evidence: Evidence) -> Iterator[str]:
-    """Whom a run woke, and whose waking was recorded with it, has run for it."""
+    """Every child with an activation that its parent's run recorded has run for it."""
     ran = {(row.manifest, row.parent) for row in evidence.executions if row.is_completed}
     for row in evidence.executions:
         for child in row.woken:
             if (child, row.id) not in ran:
-                yield f"{child} was woken by {row} and has no run for it"
+                yield f"{child} was activated by {row} and has no run for it"
 
 
 def continuations_wait_for_all_parts(evidence: Evidence) -> Iterator[str]:
-    """A continuation was dispatched after every sibling's part in the execution that it stands for was done."""
+    """A continuation was dispatched after all its siblings had done their part for the execution that caused it."""
     by_manifest = grouped(evidence.executions, by=lambda row: row.manifest)
     for item in evidence.expected.values():
         if not item.is_continuation:
@@ -85,13 +85,13 @@ def _edges(
 
 
 def _covers(run: Execution, parent: Execution) -> bool:
-    """Whether the run stands for this success of its parent, or for a newer one."""
+    """Whether the run was caused by this success of its parent, or by a newer one."""
     is_later = parent.ended_at is not None and run.created_at >= parent.ended_at
     return is_later and run.parent is not None and run.parent >= parent.id
 
 
 def _part_is_done(evidence: Evidence, rows: Sequence[Execution], *, sibling: str, run: Execution) -> bool:
-    """Whether a sibling had completed for the run's parent, or a newer one, or had been given up."""
+    """Whether a sibling had completed for the run's parent, or a newer one, or had been dead-lettered."""
     if any(letter.manifest == sibling and letter.dead_lettered_at <= run.created_at for letter in evidence.letters):
         return True
     return any(

@@ -1,4 +1,4 @@
-"""What goes wrong during a run, and when: drawn from a seed, so that it goes wrong in the same way again."""
+"""The faults of a run and their times: drawn from a seed, so that a run can be repeated."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from chaos import processes
 from chaos.fleet import SCHEDULER, WORKER, Fleet, Freeze, Member
 from chaos.servers import Postgres
 
-# Who is killed and frozen, by weight: a child that runs jobs, the supervisor of children, a scheduler.
+# The targets of kills, by weight: a child that runs jobs, the supervisor of children, a scheduler.
 KILLED = {"child": 6, "supervisor": 3, "scheduler": 1}
-# What stands still in a freeze: the supervisor alone, so that its children go on, everything, or a scheduler.
+# The targets of freezes, by weight: the supervisor alone, so that its children go on, with them, or a scheduler.
 FROZEN = {"supervisor": 2, "family": 2, "scheduler": 1}
 
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """How many faults of each kind there are to be."""
+    """The number of faults of each kind."""
 
     kills: int = 0
     freezes: int = 0
@@ -42,7 +42,7 @@ class Amounts:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What happens at which second of the run."""
+    """A fault and the second of the run at which it happens."""
 
     at: float
     kind: str
@@ -86,7 +86,7 @@ def _one_of(weights: Mapping[str, int], rng: random.Random) -> str:
 
 @dataclass(slots=True)
 class Injector:
-    """Lets faults happen, and ends those that last."""
+    """Causes faults, and ends those that last."""
 
     fleet: Fleet
     postgres: Postgres
@@ -100,7 +100,7 @@ class Injector:
         return not self.waiting and not self._endings
 
     def turn(self, *, elapsed: float) -> None:
-        """End what has lasted long enough, and let happen what is due."""
+        """End the faults that have lasted long enough, and cause those that are due."""
         now = time.monotonic()
         over = [end for at, end in self._endings if at <= now]
         self._endings = [(at, end) for at, end in self._endings if at > now]
@@ -109,14 +109,14 @@ class Injector:
         while self.waiting and self.waiting[0].at <= elapsed and not self.postgres.is_paused:
             fault = self.waiting[0]
             if not self._inject(fault):
-                # Nobody to hit just now, as when all of a kind are starting.
+                # There is no target just now, as when all processes of a kind are starting.
                 self.waiting[0] = replace(fault, at=elapsed + 0.5)
                 return
             self.waiting.pop(0)
             self.happened[f"{fault.kind} {fault.victim}".strip()] += 1
 
     def end_all(self) -> None:
-        """Let nothing more happen, and end what lasts."""
+        """Cause no further fault, and end those that last."""
         self.waiting.clear()
         while self._endings:
             _, end = self._endings.pop()
@@ -167,6 +167,6 @@ class Injector:
         return True
 
     def _choose(self, victim: str) -> Member | None:
-        """One of a kind that does not stand still already."""
+        """A random process of this kind that is not frozen."""
         candidates = self.fleet.of(SCHEDULER if victim == "scheduler" else WORKER)
         return self.rng.choice(candidates) if candidates else None

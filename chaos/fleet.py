@@ -1,4 +1,4 @@
-"""The schedulers and workers of a run, and somebody who starts them again, as a service manager does."""
+"""The schedulers and workers of a run; those that end are started again, as a service manager does it."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ COMMANDS = {
     WORKER: ("run_worker", "--processes", "3", "--threads", "2"),
 }
 STOP_SECONDS = 40
-# What is not left behind ends at once, on a machine that has nothing else to do.
+# Children end at once after their supervisor on an idle machine; this is for a busy one.
 ORPHAN_SECONDS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """The end of a process: whose, with which code, and whether the harness had a hand in it."""
+    """The end of a process: its name, its exit code, and whether the harness caused it."""
 
     member: str
     code: int
@@ -41,7 +41,7 @@ class Exit:
 
 @dataclass(frozen=True, slots=True)
 class Freeze:
-    """A stretch, by the monotonic clock, for which the process that holds a member's lease stood still."""
+    """A period, by the monotonic clock, in which the process that holds a member's lease was frozen."""
 
     member: str
     since: float
@@ -65,7 +65,7 @@ class Member:
 
 @dataclass(slots=True)
 class Fleet:
-    """All members, what became of former ones, and when each process below them was last seen alive."""
+    """All members, the exits of former ones, and when each process below them was last seen alive."""
 
     folder: Path
     environment: Mapping[str, str]
@@ -77,11 +77,11 @@ class Fleet:
 
     @property
     def witness(self) -> Path:
-        """Where the jobs' lines are."""
+        """The file with the jobs' lines."""
         return self.folder / "witness.jsonl"
 
     def start(self, kind: str) -> None:
-        """Start a process of this kind; what it says goes to a file with its name."""
+        """Start a process of this kind; its output goes to a file with its name."""
         name = f"{kind}-{len(self.pids) + 1}"
         environment = {**self.environment, witness.FILE: str(self.witness), witness.MEMBER: name}
         with self._log(name) as log:
@@ -101,23 +101,23 @@ class Fleet:
         """The members of these kinds that are alive and not frozen."""
         return [member for member in self.members if member.kind in kinds and not member.is_frozen]
 
-    def tend(self) -> None:
-        """Note who is alive, and start anew whoever has ended."""
+    def restart_ended(self) -> None:
+        """Store which processes are alive, and start members again that have ended."""
         now, children = time.monotonic(), processes.read_children()
         for member in list(self.members):
             below = processes.family(member.pid, children=children)
             self.seen |= dict.fromkeys([member.pid, *below], now)
             if member.process.poll() is not None:
-                self._bury(member)
+                self._record_exit(member)
                 self.start(member.kind)
 
     def kill(self, member: Member) -> None:
-        """SIGKILL to the process itself; its children are its own business."""
+        """Send SIGKILL to the process itself, not to its children."""
         member.is_killed = True
         processes.send(signal.SIGKILL, [member.pid])
 
     def stop(self) -> None:
-        """Ask all to drain, wait for them, and kill what does not come to its end."""
+        """Ask all to drain, wait for them, and kill those that do not end."""
         for member in self.members:
             processes.send(signal.SIGTERM, [member.pid])
         deadline = time.monotonic() + STOP_SECONDS
@@ -127,10 +127,10 @@ class Fleet:
             except subprocess.TimeoutExpired:
                 processes.send(signal.SIGKILL, [*processes.family(member.pid), member.pid])
                 member.process.wait()
-            self._bury(member, was_stopped=True)
+            self._record_exit(member, was_stopped=True)
 
-    def left_behind(self) -> list[str]:
-        """What still runs a moment after everything was to have ended; it is ended now."""
+    def end_left_over(self) -> list[str]:
+        """The processes that still run a while after all were stopped; they are killed now."""
         deadline = time.monotonic() + ORPHAN_SECONDS
         while (pids := self._started()) and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -139,10 +139,10 @@ class Fleet:
         return named
 
     def _started(self) -> list[int]:
-        """All that descends from a process that we started."""
+        """The living descendants of the processes that the harness started."""
         return processes.carrying(witness.FILE, str(self.witness))
 
-    def _bury(self, member: Member, *, was_stopped: bool = False) -> None:
+    def _record_exit(self, member: Member, *, was_stopped: bool = False) -> None:
         self.members.remove(member)
         was_frozen = any(freeze.member == member.name for freeze in self.freezes)
         self.exits.append(
@@ -158,7 +158,7 @@ class Fleet:
     def _log(self, name: str) -> BinaryIO:
         return (self.folder / f"{name}.log").open("ab")
 
-    def said(self) -> Iterator[tuple[str, str]]:
+    def log_lines(self) -> Iterator[tuple[str, str]]:
         """Every line that a member wrote, with the member's name."""
         for path in sorted(self.folder.glob("*-*.log")):
             for line in path.read_text(errors="replace").splitlines():
@@ -167,7 +167,7 @@ class Fleet:
 
 @contextmanager
 def running_fleet(kinds: Sequence[str], *, folder: Path, environment: Mapping[str, str]) -> Iterator[Fleet]:
-    """Start these processes; whatever happens, none of them is left behind."""
+    """Start these processes; at the end all of them are killed, also after an error."""
     fleet = Fleet(folder, {**os.environ, **environment})
     try:
         for kind in kinds:

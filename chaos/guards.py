@@ -1,6 +1,6 @@
-"""The guards that keep the promises, and how to take each away: the proof that the checker would notice.
+"""The guards that uphold the invariants, and how to switch each off: the proof that the checker would notice.
 
-Where several layers keep one promise, a guard is all of them: taking away one alone must change nothing.
+Where several layers uphold one invariant, a guard is all of them: switching off one alone must change nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LONGER = ("--jobs", "150", "--minutes", "0.25")
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """A guard: what it protects, how a process and the database are rid of it, and a run in which that is noticed.
+    """A guard: its purpose, how to switch it off in a process and in the database, and a run that must notice it.
 
     ``turns_red`` are the invariants that must not hold then; others may not hold either.
     """
@@ -44,7 +44,7 @@ GUARDS = {
     "claim lock": Guard(
         "one worker claims a row: SKIP LOCKED, and the state that the update names",
         sabotage.claim_without_lock,
-        # Longer than one of the two workers may stand still.
+        # Longer than one of the two workers may be frozen.
         (*LONGER, *CALM, "--patience", "20", "--kinds", "nap"),
         ("no overlap of a manifest with itself, by witness",),
     ),
@@ -56,14 +56,14 @@ GUARDS = {
         sabotage.drop_uniqueness,
     ),
     "fence of activations": Guard(
-        "a run that was taken from its process activates nothing: the process's own watch, and the check in activate",
+        "a run that was taken from its process activates nothing: the process's own lease, and the check in activate",
         sabotage.activate_without_fence,
         (*LONGER, *FROZEN, "--kinds", "dormant"),
         ("fenced runs recorded nothing",),
     ),
     "fence of results": Guard(
-        "what has ended stays as it is: the process's own watch, what record asks for, and the trigger",
-        sabotage.write_over_what_ended,
+        "ended rows do not change: the process's own lease, the conditions of record, and the trigger",
+        sabotage.overwrite_ended_rows,
         (*LONGER, *FROZEN, "--kinds", "nap"),
         ("terminal rows are final",),
         sabotage.drop_trigger,
@@ -81,8 +81,8 @@ GUARDS = {
         ("nothing is lost",),
     ),
     "dead letters": Guard(
-        "what is given up leaves a letter",
-        sabotage.bury_nothing,
+        "a job that is given up leaves a letter",
+        sabotage.write_no_letters,
         (*SHORT, *CALM, "--kinds", "poison", "nap"),
         ("dead letters are for poison",),
     ),
@@ -100,54 +100,54 @@ GUARDS = {
     ),
     "waiting for siblings": Guard(
         "a continuation waits for all parts",
-        sabotage.wait_for_nobody,
+        sabotage.ignore_siblings,
         (*SHORT, *CALM, "--kinds", "fan"),
         ("continuations wait for all parts",),
     ),
     "family lock": Guard(
-        "siblings that end together see each other: the states are locked before anything is looked at",
+        "siblings that end together see each other: the states are locked before any row is read",
         sabotage.record_without_lock,
         (*SHORT, *CALM, "--kinds", "fan"),
-        ("nothing was mended",),
+        ("reconciler repaired nothing",),
     ),
     "death with the supervisor": Guard(
-        "children end with their supervisor: the nursery's last act, the kernel's signal, and the closed socket",
-        sabotage.leave_children_behind,
+        "children end with their supervisor: the fork server kills them, the kernel's signal, and the closed socket",
+        sabotage.keep_children_alive,
         (*MARATHONS, "--kills", "3", "--killed", "supervisor", "--freezes", "0", "--restarts", "0"),
-        ("no overlap of a manifest with itself, by witness", "nobody is left behind"),
+        ("no overlap of a manifest with itself, by witness", "no process is left over"),
     ),
     "timeouts": Guard(
-        "a job that stays too long is ended",
+        "a job that runs too long is ended",
         sabotage.wait_for_ever,
         (*SHORT, *CALM, "--kinds", "overstay"),
         ("overlong runs are ended",),
     ),
     "explicit success": Guard(
         "a process that ends without a result has not succeeded",
-        sabotage.take_death_for_success,
+        sabotage.count_exit_as_success,
         (*SHORT, *CALM, "--kinds", "poison"),
         ("completed exactly once", "completions are witnessed"),
     ),
     "surviving loops": Guard(
-        "a loop outlives what one turn meets",
+        "a loop goes on after an error in one turn",
         sabotage.end_on_trouble,
         (*LONGER, *RESTARTED, "--kinds", "nap"),
         ("processes survive",),
     ),
     "loops that go on": Guard(
-        "a loop tries again after trouble",
+        "a loop tries again after an error",
         sabotage.hang_on_trouble,
         (*LONGER, *RESTARTED, "--patience", "8", "--kinds", "nap"),
-        ("nobody idles", "work resumes", "nothing is left open"),
+        ("no process is idle", "work resumes", "nothing is left open"),
     ),
     "claims that never began": Guard(
-        "what a lost process had not begun counts as nothing",
-        sabotage.count_what_never_began,
+        "a claim that a lost process had not begun uses no attempt",
+        sabotage.count_unstarted_claims,
         (*LONGER, *SUPERVISORS_KILLED, "--kinds", "nap"),
-        ("what never began burned nothing",),
+        ("unstarted claims use no attempt",),
     ),
     "activations": Guard(
-        "whom a run wakes is queued",
+        "a child that a run activates is queued",
         sabotage.forget_activations,
         (*SHORT, *CALM, "--kinds", "dormant"),
         ("activations are kept", "nothing is lost"),

@@ -1,4 +1,4 @@
-"""The process table, read from /proc: who is alive, and who descends from whom."""
+"""The process table, read from /proc: the living processes and their parents."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pathlib import Path
 DEAD = "ZXx"
 
 
-ProcessRunner = Mapping[int, Sequence[int]]
+ChildrenByPid = Mapping[int, Sequence[int]]
 
 
-def family(pid: int, *, children: ProcessRunner | None = None) -> list[int]:
+def family(pid: int, *, children: ChildrenByPid | None = None) -> list[int]:
     """The living descendants of a process, parents before their children."""
     children = read_children() if children is None else children
     found: list[int] = []
@@ -28,13 +28,13 @@ def family(pid: int, *, children: ProcessRunner | None = None) -> list[int]:
 
 
 def workers_below(pid: int) -> list[int]:
-    """The living children of a supervisor's nursery: where jobs run."""
+    """The living children of a supervisor's fork server, which run the jobs."""
     children = read_children()
     return [child for fork_server in children.get(pid, ()) for child in children.get(fork_server, ())]
 
 
 def carrying(variable: str, value: str) -> list[int]:
-    """The living processes that were started with this in their environment, whoever their parents are by now."""
+    """The living processes that were started with this in their environment, also if their parents have ended."""
     wanted = f"{variable}={value}".encode()
     return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and _carries(entry, wanted)]
 
@@ -54,7 +54,7 @@ def send(number: signal.Signals, pids: Iterable[int]) -> None:
             os.kill(pid, number)
 
 
-def read_children() -> ProcessRunner:
+def read_children() -> ChildrenByPid:
     """The living children of every process that has some."""
     children: dict[int, list[int]] = defaultdict(list)
     for entry in Path("/proc").iterdir():
@@ -65,7 +65,7 @@ def read_children() -> ProcessRunner:
 
 def _carries(entry: Path, wanted: bytes) -> bool:
     try:
-        # That of a process that is dead and not buried yet is empty.
+        # The environment of a zombie is empty.
         return wanted in (entry / "environ").read_bytes().split(b"\0")
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return False

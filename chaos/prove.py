@@ -1,4 +1,4 @@
-"""The checker proves itself: with each guard switched off, a short run must turn red that is green with it."""
+"""A proof of the checker: with each guard switched off, a short run must turn red that is green with the guard."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SEED = "1"
 
 
 def prove(names: Sequence[str]) -> int:
-    """Run without each of these guards, or of all, and print what noticed; 1 if a run stayed green."""
+    """Run without each of these guards, or of all, and print the violated invariants; 1 if a run stayed green."""
     django.setup()
     from chaos.guards import GUARDS, find_guard  # noqa: PLC0415 - needs the models to be loaded
 
@@ -38,7 +38,7 @@ def prove(names: Sequence[str]) -> int:
 
 @cache
 def _violated_with_all_guards(*arguments: str) -> list[str]:
-    """What does not hold in the same run although nothing is switched off; several guards share theirs."""
+    """The invariants that the same run violates with all guards on; several guards share one run."""
     return violated(arguments)
 
 
@@ -46,10 +46,10 @@ def violated(arguments: Sequence[str]) -> list[str]:
     """Run the chaos in a process of its own and return the invariants that did not hold."""
     command = [sys.executable, "-m", "chaos", "--seed", SEED, *arguments]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        # It ends by itself, and in order, when it is told to.
+        # It handles signals itself, and ends in order.
         on_signals(lambda number, _: process.send_signal(number))
-        said, errors = process.communicate()
-    lines = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+        output, errors = process.communicate()
+    lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     for line in lines:
         shutil.rmtree(line.get("logs", ""), ignore_errors=True)
     verdicts = [line for line in lines if "invariant" in line]

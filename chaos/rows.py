@@ -1,4 +1,4 @@
-"""Reading what a run left in the database, and noting meanwhile what must not change any more."""
+"""Reads of the database after a run, and during it snapshots of the rows that must not change any more."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from chaos.evidence import Execution, Letter, Queued
 from chaos.fleet import ROOT, SCHEDULER, WORKER, Member
 from chaos.settings import PROCESS_EXPIRY
 
-# The loops of each kind of process that turn every moment, and how long they may have stood still at the end.
+# The loops of each kind of process with short intervals, and the longest pause of them at the end of a run.
 QUICK_LOOPS = {SCHEDULER: ("manager", "dispatcher", "reaper"), WORKER: ("reaper",)}
 IDLE_SECONDS = 15
 # A row that is committed late may carry an older time than one that was seen before it.
@@ -30,20 +30,20 @@ TERMINAL = "SELECT id, md5(m::text), ended_at FROM chainsched_metadata m WHERE e
 
 @dataclass(slots=True)
 class Snapshots:
-    """The terminal rows at their first sight."""
+    """The terminal rows as they were first read."""
 
     digests: dict[int, str] = field(default_factory=dict)
     _latest: datetime | None = None
 
     def take(self) -> None:
-        """Note the rows that have ended since the last time."""
+        """Store the rows that have ended since the last call."""
         recent = f" AND ended_at > %s - {OVERLAP}" if self._latest else ""
         for id_, digest, ended_at in _fetch(TERMINAL + recent, [self._latest] if self._latest else []):
             self.digests.setdefault(id_, digest)
             self._latest = max(self._latest or ended_at, ended_at)
 
     def compare(self) -> list[str]:
-        """What is not as it was at first sight."""
+        """The rows that have changed or gone since they were first read."""
         final = {id_: digest for id_, digest, _ in _fetch(TERMINAL, [])}
         return [
             f"execution #{id_} " + ("was changed after it had ended" if id_ in final else "is gone")
@@ -60,8 +60,8 @@ def _fetch(sql: str, parameters: list[datetime]) -> list[tuple[int, str, datetim
 
 
 def is_quiet() -> bool:
-    """Whether nothing is queued, under way, or has an alarm or a wish left."""
-    # In one statement: what is to run moves from one table to the next.
+    """Whether no row is queued or active, and no manifest has an alarm or a trigger request."""
+    # In one statement: a job moves from one table to the next.
     queued = WorkQueue.objects.queued().values("id")
     active = Metadata.objects.active().values("id")
     due = ManifestState.objects.filter(Q(next_run_at__isnull=False) | Q(trigger_at__isnull=False)).values("manifest_id")
@@ -69,8 +69,8 @@ def is_quiet() -> bool:
 
 
 def idle(manifests: list[str]) -> list[Manifest]:
-    """Those of these that have nothing open and no wish that waits."""
-    # In one statement: a run that fails meanwhile moves from one table to the other.
+    """Those of these that have no open work and no trigger request."""
+    # In one statement: a run that fails between two statements moves from one table to the other.
     queued = Exists(WorkQueue.objects.queued().filter(manifest=OuterRef("id")))
     active = Exists(Metadata.objects.active().filter(manifest=OuterRef("id")))
     found = Manifest.objects.filter(~queued, ~active, external_id__in=manifests, state__trigger_at__isnull=True)
@@ -87,12 +87,12 @@ def completed_counts(manifests: list[str]) -> dict[str, int]:
 
 
 def settled_count() -> int:
-    """How many runs have succeeded or been given up."""
+    """How many runs have succeeded or been dead-lettered."""
     return Metadata.objects.filter(state="completed").count() + DeadLetter.objects.count()
 
 
-def idlers(members: Iterable[Member]) -> list[str]:
-    """Of these, who has no heartbeat, and whose loops stand still."""
+def idle_processes(members: Iterable[Member]) -> list[str]:
+    """Those of these that have no heartbeat, and the loops that do not turn."""
     now = database_now()
     found = []
     for member in members:
@@ -101,11 +101,11 @@ def idlers(members: Iterable[Member]) -> list[str]:
         if row is None or (now - row.heartbeat_at).total_seconds() > PROCESS_EXPIRY:
             found.append(f"{member.name} has no heartbeat")
             continue
-        found += [f"{member.name}: the {name} {lack}" for name, lack in _standing_still(member.kind, row, now)]
+        found += [f"{member.name}: the {name} {problem}" for name, problem in _idle_loops(member.kind, row, now)]
     return found
 
 
-def _standing_still(kind: str, row: Process, now: datetime) -> Iterator[tuple[str, str]]:
+def _idle_loops(kind: str, row: Process, now: datetime) -> Iterator[tuple[str, str]]:
     """The loops of this process that do not turn, and since when."""
     for name in QUICK_LOOPS[kind]:
         turned_at = row.turns.get(name)
@@ -148,10 +148,10 @@ def letters() -> list[Letter]:
 
 
 def fsck() -> list[str]:
-    """What ``chainsched fsck`` finds."""
+    """The findings of ``chainsched fsck``."""
     command = [sys.executable, "manage.py", "chainsched", "fsck", "--json"]
     environment = {name: value for name, value in os.environ.items() if name != WITHOUT}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     if not done.stdout.strip():
-        return [f"fsck said nothing but: {done.stderr[-500:]}"]
+        return [f"fsck printed no findings, but: {done.stderr[-500:]}"]
     return [f"{item['check']}: {item['subject']}: {item['evidence']}" for item in json.loads(done.stdout)["findings"]]

@@ -29,19 +29,19 @@ R = TypeVar("R")
 FLEET = (SCHEDULER, SCHEDULER, WORKER, WORKER)
 TICK = 0.1
 LOOK_EVERY = 1.0
-# How long faults that nobody could be found for are tried beyond their time.
+# For how long faults that have found no target are tried after the end of their time.
 OVERTIME = 120.0
 # How long processes may take until their loops turn: at the beginning, and at the end those that were started last.
-# Loops that hang are replaced in a little more than a minute, so that nobody would see them after that.
-BEGINNING = 60.0
-BEGINNING_ANEW = 30.0
+# Loops that hang are replaced after a little more than a minute, so that a longer wait would not find them.
+FIRST_START = 60.0
+LAST_START = 30.0
 # The last job comes due before the last fault, and the faults end before the time does.
 WORK_SHARE = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class QueueRequest:
-    """What a run is to be."""
+class RunOptions:
+    """The options of a run."""
 
     jobs: int
     seed: int
@@ -56,7 +56,7 @@ class QueueRequest:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a run came to."""
+    """The counts and verdicts of a run."""
 
     counts: Mapping[str, Any]
     verdicts: list[Verdict]
@@ -66,65 +66,65 @@ class Result:
         return not any(verdict.violations for verdict in self.verdicts)
 
 
-def run(order: QueueRequest, *, postgres: Postgres, folder: Path, prepare: Callable[[], None] = lambda: None) -> Result:
-    """Seed the workload, let the processes work under faults, wait until it is quiet, and judge.
+def run(options: RunOptions, *, postgres: Postgres, folder: Path, prepare: Callable[[], None] = lambda: None) -> Result:
+    """Seed the workload, let the processes work under faults, wait until no job is left, and check.
 
     ``prepare`` is called between the migrations and the start.
     """
     started = time.monotonic()
-    rng = random.Random(order.seed)  # noqa: S311 - the same seed, the same run
+    rng = random.Random(options.seed)  # noqa: S311 - the same seed, the same run
     call_command("migrate", verbosity=0)
     prepare()
     with running_fleet(FLEET, folder=folder, environment={}) as fleet:
-        # All of them share the work from its beginning, however long some of them take to start.
-        _find_idlers(fleet, patience=BEGINNING)
-        work = _seed(order, rng)
-        injector = Injector(fleet, postgres, rng, _draw(order, rng))
+        # All processes share the work from its beginning, also if one of them takes long to start.
+        _find_idle_processes(fleet, patience=FIRST_START)
+        work = _seed(options, rng)
+        injector = Injector(fleet, postgres, rng, _draw(options, rng))
         harness = _Harness(work, fleet, injector)
-        harness.disturb(order.seconds)
-        is_quiet = harness.settle(order.patience)
-        idlers = _find_idlers(fleet, patience=BEGINNING_ANEW)
+        harness.cause_faults(options.seconds)
+        is_quiet = harness.wait_until_quiet(options.patience)
+        idle_processes = _find_idle_processes(fleet, patience=LAST_START)
         fleet.stop()
-        left_behind = fleet.left_behind()
+        left_over = fleet.end_left_over()
     evidence = replace(
         _gather(work, fleet, harness.snapshots, postgres),
-        asked=order.amounts.by_kind(),
+        requested=options.amounts.by_kind(),
         happened=_by_kind(injector.happened),
         is_quiet=is_quiet,
-        idlers=idlers,
-        left_behind=left_behind,
+        idle_processes=idle_processes,
+        left_over=left_over,
     )
     counts = {**_count(evidence, injector), "jobs": work.size, "seconds": round(time.monotonic() - started, 1)}
     return Result(counts, checker.judge(evidence))
 
 
-def _seed(order: QueueRequest, rng: random.Random) -> Workload:
+def _seed(options: RunOptions, rng: random.Random) -> Workload:
     now = database_now()
     work = workload.build(
-        order.jobs,
+        options.jobs,
         start=now,
-        seconds=order.seconds * WORK_SHARE,
+        seconds=options.seconds * WORK_SHARE,
         rng=rng,
-        poisons=order.poisons,
-        kinds=order.kinds,
+        poisons=options.poisons,
+        kinds=options.kinds,
     )
     seed(work.schedules, now=now)
     return work
 
 
-def _draw(order: QueueRequest, rng: random.Random) -> list[Fault]:
+def _draw(options: RunOptions, rng: random.Random) -> list[Fault]:
     return faults.draw(
-        order.amounts,
-        seconds=order.seconds,
+        options.amounts,
+        seconds=options.seconds,
         expiry=PROCESS_EXPIRY,
         rng=rng,
-        killed=order.killed,
-        frozen=order.frozen,
+        killed=options.killed,
+        frozen=options.frozen,
     )
 
 
 class _Harness:
-    """Watches over the processes, lets faults happen, and asks for the rounds of what is triggered."""
+    """Keeps the processes running, causes faults, and triggers the rounds of jobs without a schedule."""
 
     def __init__(self, work: Workload, fleet: Fleet, injector: Injector) -> None:
         self.snapshots = rows.Snapshots()
@@ -135,23 +135,24 @@ class _Harness:
         self._started_at = time.monotonic()
         self._seconds = 1.0
 
-    def disturb(self, seconds: float) -> None:
-        """Let faults happen for so long, and until the last of them is over; what cannot happen is given up."""
+    def cause_faults(self, seconds: float) -> None:
+        """Cause faults for so long, and until the last of them is over; faults without a target are dropped."""
         self._seconds = seconds
         while self._elapsed < seconds or not self._injector.is_done:
             self._turn()
             if self._elapsed > seconds + OVERTIME:
                 self._injector.end_all()
 
-    def settle(self, patience: float) -> bool:
-        """Wait until nothing is left to do; False if for so many seconds nothing more came to its end."""
+    def wait_until_quiet(self, patience: float) -> bool:
+        """Wait until no job is left; False if for so many seconds no job came to its end."""
         settled, deadline = 0, time.monotonic() + patience
         while time.monotonic() < deadline:
             self._turn()
             if _patiently(self._is_quiet):
                 return True
-            # What is retried or repeated for ever would be waited for without end: attempts that fail do not count,
-            # nor do runs far beyond what is expected. A few more are: a dependent may run for each success above it.
+            # Jobs that are retried or repeated for ever would make it wait without end: attempts that fail do not
+            # count, nor do runs far beyond the expected number. A few more count: a dependent may run for each
+            # success of its ancestors.
             latest = _patiently(rows.settled_count) or settled
             if settled < latest <= 2 * self._work.size:
                 settled, deadline = latest, time.monotonic() + patience
@@ -162,7 +163,7 @@ class _Harness:
         return time.monotonic() - self._started_at
 
     def _turn(self) -> None:
-        self._fleet.tend()
+        self._fleet.restart_ended()
         _patiently(lambda: self._injector.turn(elapsed=self._elapsed))
         if not self._injector.postgres.is_paused and time.monotonic() - self._looked_at > LOOK_EVERY:
             self._looked_at = time.monotonic()
@@ -171,8 +172,8 @@ class _Harness:
         time.sleep(TICK)
 
     def _trigger(self) -> None:
-        """Ask for the next round of what is idle; the rounds are spread over the time of the faults."""
-        # Nobody else triggers them, so what is idle stays idle while its runs are counted.
+        """Trigger the next round of idle manifests; the rounds are spread over the time of the faults."""
+        # Only the harness triggers them, so that idle ones stay idle while their runs are counted.
         idle = rows.idle(list(self._work.rounds))
         counts = rows.completed_counts([manifest.external_id for manifest in idle])
         share = min(1.0, self._elapsed / self._seconds)
@@ -186,24 +187,24 @@ class _Harness:
         return all(counts[name] >= rounds for name, rounds in self._work.rounds.items()) and rows.is_quiet()
 
 
-def _find_idlers(fleet: Fleet, *, patience: float) -> list[str]:
-    """Who lives and does nothing; whoever was started or came out of a freeze just now has the time to begin."""
+def _find_idle_processes(fleet: Fleet, *, patience: float) -> list[str]:
+    """The processes that live and do nothing; one that has just started or come out of a freeze has time to begin."""
     deadline = time.monotonic() + patience
-    while idlers := _idlers(fleet):
+    while found := _idle_processes(fleet):
         if time.monotonic() > deadline:
             break
-        fleet.tend()
+        fleet.restart_ended()
         time.sleep(TICK)
-    return idlers
+    return found
 
 
-def _idlers(fleet: Fleet) -> list[str]:
-    found = _patiently(lambda: rows.idlers(fleet.members))
-    return ["nobody could be asked: the database is away"] if found is None else found
+def _idle_processes(fleet: Fleet) -> list[str]:
+    found = _patiently(lambda: rows.idle_processes(fleet.members))
+    return ["no process could be checked: the database is away"] if found is None else found
 
 
 def _patiently(step: Callable[[], R]) -> R | None:
-    """Do it; nothing comes of it while the database is away."""
+    """The result of the step; None while the database is away."""
     try:
         return step()
     except (OperationalError, InterfaceError):
@@ -227,13 +228,13 @@ def _gather(work: Workload, fleet: Fleet, snapshots: rows.Snapshots, postgres: P
         exits=fleet.exits,
         changed=snapshots.compare(),
         findings=rows.fsck(),
-        mended=[f"{name}: {line}" for name, line in fleet.said() if "Repaired:" in line],
+        repaired=[f"{name}: {line}" for name, line in fleet.log_lines() if "Repaired:" in line],
         returned_at=postgres.returned_at,
     )
 
 
 def _by_kind(happened: Mapping[str, int]) -> Counter[str]:
-    """How often something of each kind went wrong, whoever was hit."""
+    """How often a fault of each kind happened, for all targets together."""
     kinds: Counter[str] = Counter()
     for name, number in happened.items():
         kinds[name.partition(" ")[0]] += number

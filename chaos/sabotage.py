@@ -1,7 +1,7 @@
-"""Ways to take away what keeps a promise, from the running process or from the database.
+"""Ways to switch off guards, in the running process or in the database.
 
-Races that are rare are given time: a pause at the place that is robbed of its guard makes the outcome certain, and is
-harmless while the guard is there.
+Rare races are given time: a pause at the place that loses its guard makes the outcome certain, and is harmless while
+the guard is on.
 """
 
 from __future__ import annotations
@@ -61,30 +61,30 @@ def claim_without_lock() -> None:
 
 
 def activate_without_fence() -> None:
-    _believe_in_the_lease()
+    _ignore_lost_lease()
     _patch(activate, "_check_fence", _nothing)
 
 
-def write_over_what_ended() -> None:
+def overwrite_ended_rows() -> None:
     def close_any(verdicts: Any, *, now: Any) -> None:
         bulk.update(Metadata, [closed_row(verdict, now=now) for verdict in verdicts])
 
     def closable_by_anyone(finished: Any, **_: Any) -> list[Attempt]:
         return Metadata.objects.lock_attempts(list(finished))
 
-    _believe_in_the_lease()
+    _ignore_lost_lease()
     _patch(record, "_closable", closable_by_anyone)
     _patch(record, "_close", close_any)
 
 
-def _believe_in_the_lease() -> None:
-    """A process that does not notice its own end comes to the fence each time."""
+def _ignore_lost_lease() -> None:
+    """A process that does not notice that its lease is lost reaches the fence each time."""
 
-    def beat_and_believe(self: Lease) -> bool:
+    def beat_and_ignore(self: Lease) -> bool:
         self.beat()
         return True
 
-    _patch(Lease, "_is_kept", beat_and_believe)
+    _patch(Lease, "_is_kept", beat_and_ignore)
     _patch(Lease, "trusted_until", lambda _: time.monotonic() + HOUR)
 
 
@@ -113,7 +113,7 @@ def cover_nothing() -> None:
     _patch(alarm, "clear", clear_alarm_only)
 
 
-def wait_for_nobody() -> None:
+def ignore_siblings() -> None:
     def never(**_: Any) -> Value:
         return Value(False)
 
@@ -138,7 +138,7 @@ def retry_nothing() -> None:
     _patch(record, "_retry", _nothing)
 
 
-def bury_nothing() -> None:
+def write_no_letters() -> None:
     _patch(record, "_write_letters", _nothing)
 
 
@@ -161,7 +161,7 @@ def drop_uniqueness() -> None:
             editor.remove_constraint(model, constraint)
 
 
-def leave_children_behind() -> None:
+def keep_children_alive() -> None:
     def listen(self: ChildProcess) -> None:
         decoder = Decoder()
         while data := self._end.recv(CHUNK):
@@ -184,7 +184,7 @@ def wait_for_ever() -> None:
     _patch(Timeouts, "_watch_job", _nothing)
 
 
-def take_death_for_success() -> None:
+def count_exit_as_success() -> None:
     _patch(process_runner, "outcome_of_exit", lambda *_: outcomes.completed(None))
 
 
@@ -203,15 +203,15 @@ def hang_on_trouble() -> None:
     _patch(Poller, "_recover", hang)
 
 
-def count_what_never_began() -> None:
+def count_unstarted_claims() -> None:
     _patch(reap, "_never_began", lambda _: False)
-    # A kill finds something that was claimed a moment ago.
+    # So that a kill hits jobs that were claimed a moment ago.
     _patch(ProcessRunner, "start", _slowed(ProcessRunner.start))
 
 
 def forget_activations() -> None:
-    def forget(orders: Any, **_: Any) -> set[int]:
-        return {order.manifest_id for order in orders}
+    def forget(requests: Any, **_: Any) -> set[int]:
+        return {request.manifest_id for request in requests}
 
     _patch(activate, "enqueue", forget)
 
@@ -228,7 +228,7 @@ def keep_broken_connections() -> None:
 
 def _patch(owner: Any, name: str, replacement: Any) -> None:
     if not hasattr(owner, name):
-        raise AttributeError(f"{owner!r} has no {name!r}: what a guard takes away is called something else now")
+        raise AttributeError(f"{owner!r} has no {name!r}: the code that a guard switches off has another name now")
     setattr(owner, name, replacement)
 
 

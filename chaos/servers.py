@@ -1,4 +1,4 @@
-"""The PostgreSQL of a run: it can be restarted, frozen, and robbed of its sessions."""
+"""The PostgreSQL of a run: it can be restarted and frozen, and its sessions can be ended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from django.db import connection
 from chaos.processes import family, send
 from tests.postgres import Server
 
-# What was committed must survive a crash of the server; one of the machine is not tried, so nothing waits for a disk.
+# Committed rows must survive a crash of the server. A crash of the machine is not tried.
 DURABLE = {"synchronous_commit": "on", "full_page_writes": "on"}
 
 
@@ -38,7 +38,7 @@ class Postgres:
         return bool(self._paused)
 
     def create_database(self) -> None:
-        """Make the database that the URL names."""
+        """Create the database that the URL names."""
         with psycopg.connect(self.url, dbname="postgres", autocommit=True) as session:
             session.execute("CREATE DATABASE chainsched")
 
@@ -58,7 +58,7 @@ class Postgres:
             self.returned_at.append(time.monotonic())
 
     def pause(self) -> None:
-        """Freeze the postmaster, so that it starts no more, and then all of its backends."""
+        """Freeze the postmaster, so that it starts no further backend, and then all of its backends."""
         postmaster = self._server.pid
         send(signal.SIGSTOP, [postmaster])
         self._paused = [postmaster, *family(postmaster)]
@@ -84,7 +84,7 @@ class Postgres:
 
 @contextmanager
 def running_postgres(settings: Mapping[str, str] = DURABLE) -> Iterator[Postgres]:
-    """A server of our own, which goes in the end, whatever state the faults left it in."""
+    """A server for this run; it is removed at the end in every state that the faults may have left it in."""
     root = Path(tempfile.mkdtemp(prefix="chainsched-chaos-pg-", dir="/tmp"))
     try:
         server = Server(root, settings=settings)

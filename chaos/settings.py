@@ -3,7 +3,7 @@
 The database is the one that CHAINSCHED_TEST_DATABASE_URL names.
 """
 
-from tests.settings import *  # noqa: F403 - the tests' settings, but for what follows
+from tests.settings import *  # noqa: F403 - the tests' settings, with the changes below
 from tests.settings import INSTALLED_APPS as APPS_OF_TESTS
 
 INSTALLED_APPS = [*(app for app in APPS_OF_TESTS if app != "tests.testapp"), "chaos"]
@@ -21,8 +21,8 @@ CHAINSCHED = {
     "HEARTBEAT_INTERVAL": 0.5,
     "PROCESS_EXPIRY": PROCESS_EXPIRY,
     "MAX_ACTIVE_JOBS": MAX_ACTIVE_JOBS,
-    # Every job that the chaos hits fails, and a marathon beside poison is hit more often than not, so what is innocent
-    # may fail often; the checker asks for the cause of each failure. The poison states its own number.
+    # Every job that a fault hits fails, and a marathon in a process with poison is mostly hit, so that jobs may fail
+    # often without being poison; the checker requires a cause of each failure. The poison states its own number.
     "MAX_RETRIES": 100,
     "RETRY_DELAY": 0.2,
     "RETRY_MULTIPLIER": 1.5,

@@ -1,4 +1,4 @@
-"""Stretches of time: which runs were at work at once, up to when, and how many."""
+"""Spans of time: which runs were at work at once, up to when, and how many."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 EVERYTHING = "all groups"
-# What was frozen may begin what it had at hand before it notices that its time is over; on a busy machine others may
-# be scheduled first.
+# A process that was frozen may begin jobs that it had claimed before it notices that its lease is over; on a busy
+# machine other processes may be scheduled first.
 WAKING_SECONDS = 5
 
 
 def grouped(rows: Iterable[V], *, by: Callable[[V], K]) -> dict[K, list[V]]:
-    """The same, those that have something in common together."""
+    """The rows by their key."""
     groups: dict[K, list[V]] = defaultdict(list)
     for row in rows:
         groups[by(row)].append(row)
@@ -29,11 +29,11 @@ def grouped(rows: Iterable[V], *, by: Callable[[V], K]) -> dict[K, list[V]]:
 def overlaps(evidence: Evidence, *, is_fence_respected: bool) -> Iterator[tuple[Run, Run]]:
     """Runs of one manifest of which the later began before the earlier was over."""
     spans = zip(evidence.runs, ends_of(evidence, is_fence_respected=is_fence_respected), strict=True)
-    # A run that was fenced before it began counts for nothing.
+    # A run that was fenced before it began does not count.
     real = [(run, end) for run, end in spans if end > run.began or not is_fence_respected]
-    for alike in grouped(real, by=lambda span: span[0].manifest).values():
-        latest, over = alike[0]
-        for run, end in alike[1:]:
+    for same in grouped(real, by=lambda span: span[0].manifest).values():
+        latest, over = same[0]
+        for run, end in same[1:]:
             if run.began < over:
                 yield latest, run
             if end > over:
@@ -53,9 +53,9 @@ def ends_of(evidence: Evidence, *, is_fence_respected: bool) -> list[float]:
 
 
 def recorded_runs(evidence: Evidence) -> set[Run]:
-    """The runs whose end was written by the process that held them.
+    """The runs with an end that was recorded by the process that held them.
 
-    A process that lost its lease may claim an execution once more under the next; what it recorded is the last run.
+    A process that lost its lease may claim an execution once more under the next; it recorded the last run.
     """
     written = {(row.id, row.pid): row for row in evidence.executions if row.ended_at and row.failure_type != LOST}
     recorded: dict[int, Run] = {}
@@ -67,7 +67,7 @@ def recorded_runs(evidence: Evidence) -> set[Run]:
 
 
 def _frozen_since(run: Run, evidence: Evidence, *, until: float) -> list[float]:
-    """When the process that held the run's lease stood still during it, or just before it."""
+    """When the process that held the run's lease was frozen during it, or just before it."""
     return [
         freeze.since
         for freeze in evidence.freezes

@@ -1,8 +1,8 @@
-"""What jobs themselves say, outside the database: a line when they begin and a line when they end.
+"""The jobs' own report, outside the database: a line when they begin and a line when they end.
 
-A line is written by one call to a file opened for appending, so lines of many processes never mix, and what was
-written outlives a process that is killed at the next instruction. The clock is CLOCK_MONOTONIC, one for all
-processes of a host.
+A line is written by one call to a file opened for appending, so lines of many processes never mix, and written lines
+outlive a process that is killed at the next instruction. The clock is CLOCK_MONOTONIC, one for all processes of a
+host.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ END = "end"
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One stretch of user code, as the witness saw it; without an end if it was cut off."""
+    """One run of user code by the witness file; without an end if it was cut off."""
 
     execution: int
     manifest: str
@@ -45,7 +45,7 @@ class Run:
 
 @contextmanager
 def witnessed(run: RunContext) -> Iterator[None]:
-    """Write that the run begins, and at its end that it ended and whether it came through."""
+    """Write that the run begins, and at its end that it ended and whether it raised nothing."""
     _write(BEGIN, run)
     is_whole = False
     try:

@@ -1,4 +1,4 @@
-"""The jobs of a chaos run: short ones, and those that stumble, overstay, wake others, or kill their process."""
+"""The jobs of a chaos run: short ones, and those that fail, run too long, activate others, or kill their process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Stumble:
 
 @dataclass(frozen=True)
 class Overstay:
-    """How many attempts stay beyond their time, by far."""
+    """How many attempts run far beyond their timeout."""
 
     times: int
     seconds: float = 3600
@@ -39,7 +39,7 @@ class Overstay:
 
 @dataclass(frozen=True)
 class Wake:
-    """Which dormant children a job wakes, and how long it works before."""
+    """The dormant children that a job activates, and how long it works before."""
 
     children: list[str] = field(default_factory=list)
     seconds: float = 0.02
@@ -47,26 +47,26 @@ class Wake:
 
 @dataclass(frozen=True)
 class Poison:
-    """In which way a job ends its process."""
+    """How a job ends its process."""
 
     way: str
 
 
 class Done(TypedDict):
-    """What a job returns: in which process it ran, and whom it woke."""
+    """The return value of a job: the process it ran in, and the children it activated."""
 
     pid: int
     woken: list[str]
 
 
 def done(woken: Sequence[str] = ()) -> Done:
-    """What a job returns that ends here."""
+    """The return value of a job of this process."""
     return {"pid": os.getpid(), "woken": list(woken)}
 
 
 @workflow
 def nap(job: Nap, run: RunContext) -> Done:
-    """Take a moment."""
+    """Sleep for a moment."""
     with witnessed(run):
         time.sleep(job.seconds)
     return done()
@@ -84,7 +84,7 @@ def stumble(job: Stumble, run: RunContext) -> Done:
 
 @workflow
 def overstay(job: Overstay, run: RunContext) -> Done:
-    """Stay too long so many times, then be quick."""
+    """Run too long so many times, then end at once."""
     with witnessed(run):
         if run.attempt <= job.times:
             time.sleep(job.seconds)
@@ -93,7 +93,7 @@ def overstay(job: Overstay, run: RunContext) -> Done:
 
 @workflow
 def wake(job: Wake, run: RunContext) -> Done:
-    """Wake dormant children."""
+    """Activate dormant children."""
     with witnessed(run):
         time.sleep(job.seconds)
         woken = run.activate_many((child, None) for child in job.children)
@@ -102,7 +102,7 @@ def wake(job: Wake, run: RunContext) -> Done:
 
 @workflow
 def perish(job: Poison, run: RunContext) -> None:
-    """End the process, or do what ends most."""
+    """End the process, or raise MemoryError."""
     with witnessed(run):
         POISONS[job.way]()
 

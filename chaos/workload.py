@@ -1,4 +1,4 @@
-"""The mixed workload of a run, and what must have become of each of its manifests in the end."""
+"""The mixed workload of a run, and the expected result of each of its manifests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GROUPS: dict[str, int | None] = {"tight": 2, "narrow": 4, "broad": None}
 ROUNDS = 3
 POISON_RETRIES = 3
 OVERSTAY_TIMEOUT = 1
-# How poison fails that leaves its process alive, and whatever needs the database itself when that is away.
+# The failures of poison that leaves its process alive, and of jobs that use the database while it is away.
 POISONED = ("MemoryError",)
 AWAY = ("OperationalError", "InterfaceError", "AdminShutdown", "ProcessLost")
 # How many of each kind there are in about a hundred runs; single naps fill up the rest.
@@ -34,17 +34,17 @@ MIX = {
     "marathon": 1,
     "nap": 20,
 }
-# Longer than a lease and the time to reap: one that outlives its supervisor meets its own successor.
+# Longer than a lease and the time to reap: one that outlives its supervisor overlaps with its next attempt.
 MARATHON_SECONDS = 7
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What must have become of a manifest when all is quiet.
+    """The expected result of a manifest when no job is left.
 
-    ``runs`` is how often it completes; of ``at_least`` so often if it is not exact: several successes of its parent
-    may make one run, and a job that is repeated may wake its children again. ``failures`` are the types of those that
-    belong to it; whatever runs may be killed or lost with its process besides.
+    ``runs`` is how often it completes; at least once if it is not exact: several successes of its parent may cause
+    one run, and a job that is repeated may activate its children again. ``failures`` are the types of its own
+    failures; every job may also be killed or lost with its process.
     """
 
     manifest: str
@@ -66,7 +66,7 @@ class Expected:
 
 @dataclass(slots=True)
 class Workload:
-    """Declarations to seed, what to expect of them, and the roots that the harness triggers, with their rounds."""
+    """Declarations to seed, their expected results, and the roots that the harness triggers, with their rounds."""
 
     schedules: Schedules = field(default_factory=Schedules)
     expected: dict[str, Expected] = field(default_factory=dict)
@@ -104,11 +104,11 @@ class _Builder:
         self._poisons = poisons
         self._numbers = count(1)
         self._groups = cycle(GROUPS)
-        # What takes long would hold up the tightest group for longer than all the rest takes.
+        # Long jobs would block the group with the lowest limit for longer than all other jobs take.
         self._roomy_groups = cycle(list(GROUPS)[1:])
 
     def shuffled(self, kinds: Collection[str]) -> list[Callable[[], None]]:
-        """The pieces of about a hundred runs, in the order of the dice."""
+        """The pieces of about a hundred runs, in random order."""
         pieces: dict[str, Callable[[], None]] = {
             "chain": self.chain,
             "fan": self.fan,
@@ -136,7 +136,7 @@ class _Builder:
         self.workload.schedules.schedule(workflows.stumble, name, job, self._once(), **options)
 
     def overstay(self) -> None:
-        """A job that is stopped once for staying too long."""
+        """A job that is stopped once for running too long."""
         name, options = self._new("overstay", failures=["timeout"], is_too_long=True)
         options["timeout"] = OVERSTAY_TIMEOUT
         self.workload.schedules.schedule(workflows.overstay, name, Overstay(1), self._once(), **options)
@@ -161,22 +161,22 @@ class _Builder:
             chain = chain.then_include(workflows.nap, below, self._nap(), **options)
 
     def fan(self) -> None:
-        """A root, three dependents of it, one of them now and then a poisonous one, and what continues after them."""
+        """A root, three dependents of it, one of them sometimes poison, and a continuation after them."""
         name, options = self._new("fan")
         chain = self.workload.schedules.schedule(workflows.nap, name, self._nap(), self._once(), **options)
         poisoned = self._rng.choice("abcxxxxxxxxx") if self._poisons else "x"
         for letter in "abc":
             below = self._below(name, letter, parent=name, is_poison=letter == poisoned)
             if letter == poisoned:
-                deadly: Options = {**options, "max_retries": POISON_RETRIES}
-                chain = chain.include(workflows.perish, below, self._poison(), **deadly)
+                limited: Options = {**options, "max_retries": POISON_RETRIES}
+                chain = chain.include(workflows.perish, below, self._poison(), **limited)
             else:
                 chain = chain.include(workflows.nap, below, self._nap(), **options)
         joined = self._below(name, "joined", parent=name, is_continuation=True)
         chain.include(workflows.nap, joined, self._nap(), fan_in=True, **options)
 
     def dormant(self) -> None:
-        """A job that wakes two dormant children."""
+        """A job that activates two dormant children."""
         name, options = self._new("dormant", failures=AWAY)
         children = [self._below(name, letter, parent=name, is_exact=False, is_activated=True) for letter in "ab"]
         job = Wake(children, seconds=round(self._rng.uniform(0.1, 2), 3))
@@ -185,7 +185,7 @@ class _Builder:
             chain = chain.include(workflows.nap, child, self._nap(), dormant=True, **options)
 
     def pulse(self) -> None:
-        """A job that is triggered again and again, with two dependents and what continues after them."""
+        """A job that is triggered repeatedly, with two dependents and a continuation after them."""
         name, options = self._new("pulse", runs=ROUNDS)
         self.workload.rounds[name] = ROUNDS
         chain = self.workload.schedules.schedule(workflows.nap, name, self._nap(), None, **options)
@@ -205,7 +205,7 @@ class _Builder:
         is_too_long: bool = False,
         failures: Collection[str] = (),
     ) -> tuple[str, Options]:
-        """Name a root, note what to expect of it, and give it its group."""
+        """Name a root, add its expected result, and give it its group."""
         name, group = f"{kind}-{next(self._numbers)}", group or next(self._groups)
         self.workload.expected[name] = Expected(
             name,
@@ -228,7 +228,7 @@ class _Builder:
         is_continuation: bool = False,
         is_activated: bool = False,
     ) -> str:
-        """Name a dependent in its root's group and note what to expect of it."""
+        """Name a dependent in its root's group and add its expected result."""
         name = f"{root}-{suffix}"
         self.workload.expected[name] = Expected(
             name,

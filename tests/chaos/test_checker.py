@@ -1,4 +1,4 @@
-"""The judge of a chaos run, on rows and witness lines made up for it: what it must notice, and what it must excuse."""
+"""The checker of a chaos run, on invented rows and witness lines: violations it must notice, cases it must allow."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -42,7 +42,7 @@ def run(execution_id, manifest="job", *, begin=0.0, end=1.0, member="worker-1", 
 
 
 def evidence(*expected, **parts):
-    """What a run left behind; what completed was witnessed, unless the runs are stated."""
+    """The evidence of a run; completed executions were witnessed, unless the runs are stated."""
     items = expected or (Expected("job", "tight"),)
     completed = [row for row in parts.get("executions", ()) if row.is_completed]
     parts.setdefault("runs", sorted(map(witnessed, completed), key=lambda run: run.began))
@@ -56,7 +56,7 @@ def evidence(*expected, **parts):
 
 
 def witnessed(row):
-    """The run of a completed execution, in the hands of the process that holds it."""
+    """The run of a completed execution, in the process that holds it."""
     begin, end = ((moment - START).total_seconds() for moment in (row.created_at, row.ended_at))
     return run(row.id, row.manifest, begin=begin, end=end, member={100: "worker-1", 200: "worker-2"}[row.pid])
 
@@ -115,8 +115,10 @@ NOTICED = [
         id="an occurrence too many",
     ),
     pytest.param("completed exactly once", evidence(POISON, executions=[execution(1)]), id="poison that completed"),
-    pytest.param("completions are witnessed", held(runs=[]), id="a completion that nobody saw"),
-    pytest.param("completions are witnessed", held(runs=[run(1, end=None)]), id="a completion of what was cut off"),
+    pytest.param("completions are witnessed", held(runs=[]), id="a completion without a witness"),
+    pytest.param(
+        "completions are witnessed", held(runs=[run(1, end=None)]), id="a completion of a run that was cut off"
+    ),
     pytest.param(
         "completions are witnessed",
         held(executions=[execution(1, pid=200)]),
@@ -128,10 +130,10 @@ NOTICED = [
     pytest.param(
         "failures have a cause",
         held(executions=[execution(1, state="failed", failure="ValueError"), execution(2, begin=2, end=3)]),
-        id="an innocent job that failed by itself",
+        id="a job that failed by itself and is no poison",
     ),
     pytest.param(
-        "what never began burned nothing",
+        "unstarted claims use no attempt",
         held(executions=[execution(1, state="failed", failure="lost"), execution(2, begin=2, end=3)], runs=[run(2)]),
         id="an attempt for a claim that had not begun",
     ),
@@ -158,7 +160,7 @@ NOTICED = [
     pytest.param(
         "no overlap of a manifest with itself, by witness",
         held(runs=[run(1, end=9.0), run(2, begin=1.0, end=2.0), run(3, begin=5.0, end=6.0)]),
-        id="a long run beside short ones",
+        id="a long run together with short ones",
     ),
     pytest.param(
         "no overlap of a manifest with itself, by witness",
@@ -240,7 +242,7 @@ NOTICED = [
         id="a continuation before its sibling's part",
     ),
     pytest.param("dead letters are for poison", evidence(POISON), id="poison without a letter"),
-    pytest.param("dead letters are for poison", held(letters=[LETTER]), id="an innocent one with a letter"),
+    pytest.param("dead letters are for poison", held(letters=[LETTER]), id="a job that is no poison with a letter"),
     pytest.param("terminal rows are final", held(changed=["execution #1 was changed"]), id="a row that changed"),
     pytest.param(
         "nothing is left open", held(executions=[execution(1, state="in_progress", end=None)]), id="an execution"
@@ -248,7 +250,7 @@ NOTICED = [
     pytest.param("nothing is left open", held(queue=[Queued(1, "job", "queued", "retry", None, at(0))]), id="a row"),
     pytest.param("nothing is left open", held(is_quiet=False), id="no quiet"),
     pytest.param("fsck finds nothing", held(findings=["alarm_missing: job"]), id="a finding"),
-    pytest.param("nothing was mended", held(mended=["Repaired: job"]), id="something mended"),
+    pytest.param("reconciler repaired nothing", held(repaired=["Repaired: job"]), id="a repair"),
     pytest.param("processes survive", held(exits=[Exit("worker-1", 1)]), id="a process that ended by itself"),
     pytest.param("processes survive", held(exits=[Exit("worker-1", 0)]), id="a process that ended well by itself"),
     pytest.param(
@@ -259,11 +261,11 @@ NOTICED = [
         held(exits=[Exit("worker-1", 1, was_frozen=True)]),
         id="a process that did not outlive a freeze",
     ),
-    pytest.param("nobody idles", held(idlers=["worker-1 has no heartbeat"]), id="a process that hangs"),
+    pytest.param("no process is idle", held(idle_processes=["worker-1 has no heartbeat"]), id="a process that hangs"),
     pytest.param(
-        "all faults happened", held(asked={"kill": 2}, happened={"kill": 1}), id="a fault that did not happen"
+        "all faults happened", held(requested={"kill": 2}, happened={"kill": 1}), id="a fault that did not happen"
     ),
-    pytest.param("nobody is left behind", held(left_behind=["process 7: worker"]), id="a child without a supervisor"),
+    pytest.param("no process is left over", held(left_over=["process 7: worker"]), id="a child without a supervisor"),
     pytest.param("work resumes", held(runs=[run(1, begin=20.0, end=21.0)], returned_at=[1.0]), id="a late return"),
     pytest.param("work resumes", held(returned_at=[5.0], is_quiet=False), id="a return after which nothing went on"),
 ]
@@ -309,7 +311,7 @@ EXCUSED = [
             runs=[run(1, end=30.0)],
             freezes=[Freeze("worker-1", 1.0, 9.0)],
         ),
-        id="a long job whose supervisor stood still",
+        id="a long job while its supervisor was frozen",
     ),
     pytest.param(
         evidence(
@@ -326,9 +328,9 @@ EXCUSED = [
             ],
             freezes=[Freeze("worker-1", -9.0, 2.4)],
         ),
-        id="a parent whose claim begins once more in a process that wakes",
+        id="a claim of the parent that begins once more in a process that wakes",
     ),
-    pytest.param(held(asked={"kill": 2, "pause": 0}, happened={"kill": 2}), id="faults that all happened"),
+    pytest.param(held(requested={"kill": 2, "pause": 0}, happened={"kill": 2}), id="faults that all happened"),
     FENCED,
     pytest.param(
         held(
@@ -370,7 +372,7 @@ EXCUSED = [
             ],
             letters=[Letter("child", 2, "awaiting_intervention", at(3))],
         ),
-        id="a continuation after a sibling that was given up",
+        id="a continuation after a sibling that was dead-lettered",
     ),
     pytest.param(
         evidence(
@@ -392,7 +394,7 @@ EXCUSED = [
                 Exit("worker-3", 0, was_stopped=True),
             ]
         ),
-        id="processes that were killed, frozen or told to end",
+        id="processes that were killed, frozen or stopped",
     ),
     pytest.param(held(returned_at=[5.0]), id="a return after which there was nothing to do"),
 ]
@@ -424,13 +426,13 @@ def test_runs_that_were_not_recorded_are_counted():
     assert figures.repeated_runs(held()) == 0
 
 
-def test_it_is_told_how_often_the_unluckiest_job_was_tried():
+def test_the_largest_number_of_attempts_is_counted():
     failing = Expected("failing", "tight", failures=["RuntimeError"])
     rows = [execution(1), execution(2, attempt=3), execution(3, "failing", attempt=9)]
     assert figures.highest_attempt(evidence(Expected("job", "tight"), failing, executions=rows)) == 3
 
 
-def test_it_is_told_how_near_the_limits_came():
+def test_the_most_runs_at_once_are_counted():
     given = evidence(
         *(Expected(name, "tight") for name in "ab"),
         executions=[execution(number, name) for number, name in enumerate("ab", 1)],
@@ -438,6 +440,6 @@ def test_it_is_told_how_near_the_limits_came():
     assert figures.most_at_once(given) == {"tight": [2, 2], "broad": [0, None], "all groups": [2, 3]}
 
 
-def test_it_is_told_how_soon_work_resumed():
+def test_the_time_until_work_resumed_is_measured():
     given = held(runs=[run(1, begin=3.0), run(2, begin=9.0)], returned_at=[1.0, 5.0, 20.0])
     assert figures.resumed_after(given) == [2.0, 4.0]

@@ -1,4 +1,4 @@
-"""The command of a chaos run: what it refuses before anything is started."""
+"""The command of a chaos run: the arguments that it refuses before it starts anything."""
 
 import pytest
 
@@ -17,7 +17,7 @@ from chaos.__main__ import main
         (["--kills", "-3"], "'-3' is not a whole number, at least 0"),
         (["--patience", "-1"], "'-1' is not a number above 0"),
         (["--kinds", "nap", "trap"], "invalid choice: 'trap'"),
-        (["--killed", "nobody"], "invalid choice: 'nobody'"),
+        (["--killed", "moon"], "invalid choice: 'moon'"),
         (["--prove", "luck"], "there is no guard 'luck'; there are: dispatch lock, claim lock"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What goes wrong in a run, as the dice say; and what there is to do in it."""
+"""The faults that are drawn for a run, and its workload."""
 
 import random
 from collections import Counter

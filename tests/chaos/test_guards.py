@@ -1,4 +1,4 @@
-"""The guards that a chaos run can do without: each still finds what it takes away."""
+"""The guards that a chaos run can switch off: each still finds the code that it replaces."""
 
 import pytest
 
@@ -8,21 +8,21 @@ from chaos.guards import GUARDS
 
 
 @pytest.mark.parametrize("name", GUARDS)
-def test_a_guard_finds_what_it_takes_away(name, monkeypatch):
-    taken = []
-    monkeypatch.setattr(sabotage, "_patch", lambda owner, name, _: taken.append(hasattr(owner, name)))
+def test_a_guard_finds_the_code_that_it_replaces(name, monkeypatch):
+    found = []
+    monkeypatch.setattr(sabotage, "_patch", lambda owner, name, _: found.append(hasattr(owner, name)))
     GUARDS[name].switch_off()
-    assert taken
-    assert all(taken)
+    assert found
+    assert all(found)
 
 
-def test_what_is_not_there_cannot_be_taken_away():
-    with pytest.raises(AttributeError, match="called something else now"):
+def test_code_that_does_not_exist_cannot_be_replaced():
+    with pytest.raises(AttributeError, match="has another name now"):
         sabotage._patch(sabotage, "no such thing", None)
 
 
-def test_there_is_a_guard_for_what_is_judged():
-    # These take no guard away: they look once more from another side, or at the run itself.
+def test_there_is_a_guard_for_each_invariant():
+    # These have no guard of their own: they check another invariant in another way, or the run itself.
     without_guard = {
         "dependents begin after their parents",
         "failures have a cause",

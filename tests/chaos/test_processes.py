@@ -42,12 +42,12 @@ def test_a_family_are_all_descendants(parent):
     assert set(processes.family(os.getpid())) >= {parent.pid, parent.child_pid}
 
 
-def test_workers_are_the_children_of_a_nursery_and_not_the_nursery_itself(parent):
+def test_workers_are_the_children_of_a_fork_server_and_not_the_fork_server_itself(parent):
     assert processes.workers_below(parent.above_pid) == [parent.child_pid]
     assert processes.workers_below(parent.pid) == []
 
 
-def test_descendants_are_also_found_by_what_they_inherited(parent):
+def test_descendants_are_also_found_by_their_environment(parent):
     assert set(processes.carrying("CHAOS_MARK", parent.mark)) == {
         parent.above_pid,
         parent.pid,
@@ -56,14 +56,14 @@ def test_descendants_are_also_found_by_what_they_inherited(parent):
     assert processes.carrying("CHAOS_MARK", parent.mark[:-1]) == []
 
 
-def test_a_process_that_is_dead_and_not_buried_is_no_descendant(parent):
+def test_a_zombie_is_no_descendant(parent):
     processes.send(signal.SIGSTOP, [parent.pid])
     processes.send(signal.SIGKILL, [parent.child_pid])
     wait_until(lambda: not processes.family(parent.pid))
     processes.send(signal.SIGCONT, [parent.pid])
 
 
-def test_a_signal_to_nobody_is_no_error(parent):
+def test_a_signal_to_a_process_that_is_gone_is_no_error(parent):
     processes.send(signal.SIGKILL, [parent.pid])
     parent.wait()
     processes.send(signal.SIGKILL, [parent.pid])

@@ -1,4 +1,4 @@
-"""What a run left in the database, as the harness reads it."""
+"""The harness's reads of the database after a run."""
 
 from datetime import timedelta
 from types import SimpleNamespace
@@ -20,41 +20,41 @@ PID = 4711
 
 @pytest.fixture(autouse=True)
 def no_time_passes():
-    """However long a test takes, what beats now has just done so."""
+    """A heartbeat of now stays fresh, also if a test takes long."""
     stop_clock(NOW)
     yield
     stop_clock(None)
 
 
 def alive(*, turns, **fields):
-    """A process that beats now, and whose loops turned so many seconds ago."""
+    """A process with a heartbeat of now, and with loops that turned so many seconds ago."""
     now = database_now()
     turned = {name: (now - timedelta(seconds=seconds)).isoformat() for name, seconds in turns.items()}
     return make_process(**{"pid": PID, "started_at": now, "heartbeat_at": now, "turns": turned, **fields})
 
 
-def idlers(kind):
+def idle_processes(kind):
     member: Any = SimpleNamespace(kind=kind, name="member-1", pid=PID)
-    return rows.idlers([member])
+    return rows.idle_processes([member])
 
 
 @pytest.mark.parametrize(
     ("kind", "turns"), [(SCHEDULER, {"manager": 1, "dispatcher": 1, "reaper": 1}), (WORKER, {"reaper": 1})]
 )
-def test_who_beats_and_turns_is_no_idler(kind, turns):
+def test_a_process_that_beats_and_turns_is_not_idle(kind, turns):
     alive(turns=turns)
-    assert idlers(kind) == []
+    assert idle_processes(kind) == []
 
 
-def test_who_does_not_beat_is_an_idler():
-    assert idlers(WORKER) == ["member-1 has no heartbeat"]
+def test_a_process_that_does_not_beat_is_idle():
+    assert idle_processes(WORKER) == ["member-1 has no heartbeat"]
     alive(turns={"reaper": 1}, heartbeat_at=database_now() - timedelta(minutes=1))
-    assert idlers(WORKER) == ["member-1 has no heartbeat"]
+    assert idle_processes(WORKER) == ["member-1 has no heartbeat"]
 
 
 def test_a_loop_that_stands_still_and_one_that_never_turned_are_noticed():
     process = alive(turns={"manager": 1, "dispatcher": 60})
-    assert idlers(SCHEDULER) == [
+    assert idle_processes(SCHEDULER) == [
         f"member-1: the dispatcher has not turned since {process.turns['dispatcher']}",
         "member-1: the reaper has never turned",
     ]
@@ -63,7 +63,7 @@ def test_a_loop_that_stands_still_and_one_that_never_turned_are_noticed():
 def test_of_two_leases_the_newer_one_counts():
     alive(turns={"reaper": 60}, heartbeat_at=database_now() - timedelta(minutes=1))
     alive(turns={"reaper": 1})
-    assert idlers(WORKER) == []
+    assert idle_processes(WORKER) == []
 
 
 def test_it_is_quiet_when_nothing_is_queued_under_way_or_due():

@@ -1,4 +1,4 @@
-"""The witness file: what is written to it and how it is read."""
+"""The witness file: how it is written and read."""
 
 import json
 import os
@@ -45,7 +45,7 @@ def test_a_run_that_raises_ends_and_is_not_whole(file):
     assert not run.is_whole
 
 
-def test_a_file_that_nobody_wrote_holds_no_runs(tmp_path):
+def test_a_file_that_does_not_exist_holds_no_runs(tmp_path):
     assert witness.read(tmp_path / "witness.jsonl") == []
 
 
