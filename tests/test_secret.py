@@ -116,13 +116,13 @@ def dump() -> str:
 
 
 @pytest.mark.django_db
-def test_a_plain_value_under_a_telling_name_is_not_kept_either():
-    @workflow(name="tests.telling")
-    def telling() -> dict[str, str]:
+def test_a_plain_value_under_a_secret_name_is_not_kept_either():
+    @workflow(name="tests.careless")
+    def careless() -> dict[str, str]:
         return {"access_token": "swordfish", "rows": "3"}
 
     bench = new_bench()
-    Manifest.objects.schedule(telling, "telling", None, None).trigger()
+    Manifest.objects.schedule(careless, "careless", None, None).trigger()
     bench.drain()
     assert Metadata.objects.get().output == {"access_token": "[redacted]", "rows": "3"}
 
@@ -135,7 +135,7 @@ class TestTheCheck:
         monkeypatch.setattr("chainsched.checks.registry", fresh)
         return fresh
 
-    def test_a_text_with_a_telling_name_is_warned_of(self, registry):
+    def test_a_text_with_a_secret_name_is_warned_of(self, registry):
         @dataclass
         class Inner:
             api_key: str | None

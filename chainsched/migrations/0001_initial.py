@@ -34,7 +34,7 @@ class Migration(migrations.Migration):
                 ('once_at', models.DateTimeField(blank=True, help_text='For once: the time of the run.', null=True)),
                 ('jitter_seconds', models.PositiveIntegerField(default=0, help_text='A run may begin up to this many seconds later, to spread the load.')),
                 ('exclusions', models.JSONField(blank=True, default=list, help_text='Days and hours in which it does not run.')),
-                ('misfire_policy', models.CharField(blank=True, choices=[('run_once', 'Run once'), ('skip', 'Skip')], default='', help_text='What happens to a run that is found late. Default: MISFIRE_POLICY.', max_length=10)),
+                ('misfire_policy', models.CharField(blank=True, choices=[('run_once', 'Run once'), ('skip', 'Skip')], default='', help_text='Whether a late run starts or is skipped. Default: MISFIRE_POLICY.', max_length=10)),
                 ('misfire_threshold_seconds', models.PositiveIntegerField(blank=True, help_text='Up to how late a run counts as on time. Default: MISFIRE_THRESHOLD.', null=True)),
                 ('run_condition', models.PositiveSmallIntegerField(choices=[(0, 'None'), (1, 'Success'), (2, 'Failure'), (3, 'Completion')], default=0, help_text='Which outcome of the parent it runs for; only for dependents.')),
                 ('is_fan_in_continuation', models.BooleanField(default=False, help_text='Runs when all its siblings have done their part for a run of the parent.')),

@@ -156,7 +156,7 @@ class Manifest(ManifestActions, models.Model):
         blank=True,
         default="",
         choices=choices(MisfirePolicy),
-        help_text="What happens to a run that is found late. Default: MISFIRE_POLICY.",
+        help_text="Whether a late run starts or is skipped. Default: MISFIRE_POLICY.",
     )
     misfire_threshold_seconds = models.PositiveIntegerField(
         null=True, blank=True, help_text="Up to how late a run counts as on time. Default: MISFIRE_THRESHOLD."

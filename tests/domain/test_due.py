@@ -121,7 +121,7 @@ NO = [
     pytest.param(facts(trigger_at=NOW, open_item=OpenItem.RUNNING), "running", None, id="triggered while it runs"),
     pytest.param(facts(next_run_at=NOW, is_enabled=False), "disabled", None, id="disabled"),
     pytest.param(
-        facts(next_run_at=NOW, is_enabled=False, trigger_at=at(14)), "disabled", at(14), id="disabled, but wished for"
+        facts(next_run_at=NOW, is_enabled=False, trigger_at=at(14)), "disabled", at(14), id="disabled, but triggered"
     ),
     pytest.param(facts(next_run_at=NOW, is_group_enabled=False), "group_disabled", None, id="its group is disabled"),
     pytest.param(
@@ -131,12 +131,12 @@ NO = [
         facts(next_run_at=NOW, trigger_at=at(14), is_group_enabled=False),
         "group_disabled",
         None,
-        id="wished for later in a disabled group",
+        id="triggered for later in a disabled group",
     ),
     pytest.param(facts(next_run_at=NOW, is_retired=True), "retired", None, id="its declaration is gone"),
     pytest.param(facts("once", next_run_at=NOW, is_done=True), "done", None, id="it had its one run"),
     pytest.param(facts("on_demand"), "on_demand", None, id="no schedule"),
-    pytest.param(facts("on_demand", trigger_at=at(14)), "on_demand", at(14), id="no schedule, a wish for later"),
+    pytest.param(facts("on_demand", trigger_at=at(14)), "on_demand", at(14), id="no schedule, triggered for later"),
     pytest.param(facts("dormant_dependent", due_execution=9), "dormant", None, id="dormant"),
     pytest.param(facts("dependent", parent_id=None, due_execution=9), "parent_missing", None, id="no parent"),
     pytest.param(
@@ -153,7 +153,10 @@ NO = [
         id="its siblings have not had their part",
     ),
     pytest.param(
-        facts("dependent", trigger_at=at(14)), "parent_not_ahead", at(14), id="its parent did not run, wished for later"
+        facts("dependent", trigger_at=at(14)),
+        "parent_not_ahead",
+        at(14),
+        id="its parent did not run, triggered for later",
     ),
     pytest.param(facts(next_run_at=at(10), **SKIP), "misfire_skipped", at(13, 5), id="an interval found too late"),
     pytest.param(facts("cron", next_run_at=at(10), **SKIP), "misfire_skipped", at(13, 5), id="a cron found too late"),
@@ -309,7 +312,7 @@ def test_the_alarm_of_a_schedule(known, usual, fresh):
 
 
 @pytest.mark.parametrize(("change", "reason"), OBSTACLES, ids=[reason for _, reason in OBSTACLES])
-def test_an_obstacle_silences_the_schedule_but_not_a_wish_unless_the_group_is_off(change, reason):
+def test_an_obstacle_stops_the_schedule_but_not_a_trigger_unless_the_group_is_off(change, reason):
     hindered = replace(facts(next_run_at=NOW), **change)
     assert find_obstacle(hindered) == reason
     assert alarm(hindered, now=NOW) is None
@@ -320,16 +323,16 @@ def test_an_obstacle_silences_the_schedule_but_not_a_wish_unless_the_group_is_of
 @pytest.mark.parametrize(
     ("known", "expected"),
     [
-        pytest.param(facts("cron", trigger_at=at(13, 3)), at(13, 3), id="the wish comes first"),
+        pytest.param(facts("cron", trigger_at=at(13, 3)), at(13, 3), id="the trigger comes first"),
         pytest.param(facts("cron", trigger_at=at(15)), at(13, 5), id="the schedule comes first"),
-        pytest.param(facts("cron", trigger_at=at(12)), at(12), id="a wish that stands since before"),
-        pytest.param(facts("on_demand", trigger_at=at(15)), at(15), id="only a wish"),
+        pytest.param(facts("cron", trigger_at=at(12)), at(12), id="a trigger from before"),
+        pytest.param(facts("on_demand", trigger_at=at(15)), at(15), id="only a trigger"),
         pytest.param(facts("dependent", due_execution=9, trigger_at=at(15)), NOW, id="due for its parent first"),
         pytest.param(facts("dependent", trigger_at=at(15)), at(15), id="not due for its parent"),
-        pytest.param(facts("dormant_dependent", trigger_at=at(15)), at(15), id="a dormant one is wished for"),
+        pytest.param(facts("dormant_dependent", trigger_at=at(15)), at(15), id="a dormant one is triggered"),
     ],
 )
-def test_the_alarm_is_the_earlier_of_schedule_and_wish(known, expected):
+def test_the_alarm_is_the_earlier_of_schedule_and_trigger(known, expected):
     assert alarm(known, now=NOW) == expected
 
 
@@ -354,13 +357,13 @@ def test_jitter_moves_an_alarm_later_by_at_most_its_seconds():
     ],
     ids=["misfire skipped", "excluded", "unschedulable"],
 )
-def test_a_refusal_still_looks_again_when_a_delayed_wish_comes(known, reason):
+def test_a_refusal_still_looks_again_when_a_delayed_trigger_is_due(known, reason):
     decision = decide(known, now=NOW)
     assert decision.reason == Reason(reason)
     assert decision.look_again_at == at(13, 3)
 
 
-def test_a_wish_stands_although_the_schedule_is_broken():
+def test_a_trigger_stays_although_the_schedule_is_broken():
     assert alarm(facts("broken", trigger_at=at(15)), now=NOW) == at(15)
 
 

@@ -58,7 +58,7 @@ HARMLESS = ["table", "tokenizer", "max_tokens", "tokens_used", "passenger", "com
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_telling_name_is_known_however_it_is_spelled(name: str) -> None:
+def test_a_secret_name_is_known_however_it_is_spelled(name: str) -> None:
     assert is_secret_name(name)
     assert redact({"a": [{name: SECRET}]}) == {"a": [{name: REDACTED}]}
 
@@ -154,7 +154,7 @@ def test_any_document_comes_out_as_json(document: Any) -> None:
 
 
 @given(json_values, st.sampled_from(NAMES))
-def test_no_document_gives_away_what_stands_under_a_telling_name(document: Any, name: str) -> None:
+def test_no_document_gives_away_values_under_a_secret_name(document: Any, name: str) -> None:
     shown = redact({"around": document, name: "canary-7f3a", "text": json.dumps({name: ["canary-7f3a", document]})})
     assert "canary-7f3a" not in json.dumps(shown)
 

@@ -329,12 +329,12 @@ BULK_DECISION: dict[str, Any] = {"verb": "retry", "total": 2, "created_at": NOW}
         ("chainsched_bulk_counts", {"done_count": 2, "skipped_count": 1}),
     ],
 )
-def test_an_errand_is_whole(name, columns):
+def test_a_bulk_decision_is_whole(name, columns):
     with refusing(name), transaction.atomic():
         BulkDecision.objects.create(**{**BULK_DECISION, **columns})
 
 
-def test_a_letter_is_in_an_errand_once_and_has_its_outcome_with_its_time(world):
+def test_a_letter_is_in_a_bulk_decision_once_and_has_its_outcome_with_its_time(world):
     row = {"bulk_decision": BulkDecision.objects.create(**BULK_DECISION), "dead_letter": world.make_letter()}
     BulkDecisionItem.objects.create(**row)
     with one_of_a_kind("chainsched_bulk_item_once", column="bulk_decision_id"), transaction.atomic():
