@@ -1,6 +1,6 @@
-"""The control room: Django's admin for operators. Every page only shows; what is done is done by actions.
+"""The control room: Django's admin for operators. Pages only show rows; operators change them by actions.
 
-The bodies are mixins. A theme combines them with a ModelAdmin of its own, as below with Django's.
+The pages are mixins. A theme combines them with a ModelAdmin of its own, as below with Django's.
 """
 
 from django.contrib import admin
@@ -77,7 +77,7 @@ class DeadLetterAdmin(DeadLetterPage, ModelAdmin):
 
 @admin.register(BulkDecision)
 class BulkDecisionAdmin(BulkDecisionPage, ModelAdmin):
-    """BulkDecisions in Django's own admin."""
+    """Bulk decisions in Django's own admin."""
 
 
 @admin.register(BulkDecisionItem)
@@ -92,7 +92,7 @@ class ProcessAdmin(ProcessPage, ModelAdmin):
 
 @admin.register(NamedLock)
 class NamedLockAdmin(NamedLockPage, ModelAdmin):
-    """Loops in Django's own admin."""
+    """Named locks in Django's own admin."""
 
 
 @admin.register(CancelledTree)

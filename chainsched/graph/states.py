@@ -1,4 +1,4 @@
-"""How a manifest is doing, as a colour, a mark and a word; the same rule for the command and the pages."""
+"""The state of a manifest in a graph, with its colour, mark and word; the same rule for the command and the pages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chainsched.models.obstacles import has_met
 
 
 class NodeState(enum.StrEnum):
-    """How a manifest is doing, as its colour says."""
+    """The state of a manifest, which decides its colour."""
 
     RUNNING = "running"
     QUEUED = "queued"
@@ -31,7 +31,7 @@ class NodeState(enum.StrEnum):
 
     @property
     def mark(self) -> str:
-        """What says the same without colour."""
+        """A character that shows the state without colour."""
         return MARKS[self]
 
     @property
@@ -61,7 +61,7 @@ MARKS = {
     NodeState.IDLE: "○",
 }
 
-# From the worst to the best: the first that any member has is the colour of many.
+# From the worst to the best: a node for many manifests has the first state that any of them has.
 BY_SEVERITY = (
     NodeState.DEAD_LETTER,
     NodeState.FAILING,
@@ -72,7 +72,7 @@ BY_SEVERITY = (
     NodeState.SUCCEEDED,
     NodeState.DONE,
 )
-# How an obstacle is drawn. Retired manifests are in no graph.
+# The state that an obstacle is drawn as. Retired manifests are in no graph.
 BY_OBSTACLE = {
     Obstacle.RETIRED: NodeState.DISABLED,
     Obstacle.DONE: NodeState.DONE,
@@ -82,17 +82,17 @@ BY_OBSTACLE = {
 
 
 def worst(states: Mapping[NodeState, int]) -> NodeState:
-    """The state that stands for many."""
+    """The state of a node for many manifests."""
     return next((state for state in BY_SEVERITY if states.get(state)), NodeState.IDLE)
 
 
-def tell(states: Mapping[NodeState, int]) -> str:
-    """How many are in each state, the worst first."""
+def describe_counts(states: Mapping[NodeState, int]) -> str:
+    """The number of manifests in each state as text, the worst first."""
     return ", ".join(f"{states[state]:,} {state.words}" for state in BY_SEVERITY if states.get(state))
 
 
 def standing() -> Case:
-    """The state of a manifest as a column of its row."""
+    """The state of a manifest as an expression to annotate its row with."""
     executions = Metadata.objects.active().filter(manifest=OuterRef("pk")).order_by()
     running = executions.filter(state=ExecutionState.IN_PROGRESS.value)
     queued = WorkQueue.objects.queued().filter(manifest=OuterRef("pk")).order_by()

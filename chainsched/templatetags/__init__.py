@@ -1,1 +1,1 @@
-"""What templates of this app call."""
+"""The template tags of this app."""

@@ -1,4 +1,4 @@
-"""The overview for the app's index page, which Django draws without asking us for its context."""
+"""The overview for the app's index page; a tag, because Django gives no hook to add to the context of that page."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ register = template.Library()
 
 @register.simple_tag(takes_context=True)
 def chainsched_overview(context: Any) -> Overview | None:
-    """What this user sees of the whole at this moment."""
+    """The overview as this user may see it."""
     # Django imports this module in every project that has a template engine; in one without the admin the pages
     # cannot be imported.
-    from chainsched.admin.pages.overview import look  # noqa: PLC0415
+    from chainsched.admin.pages.overview import overview_for  # noqa: PLC0415
 
-    return look(context["request"])
+    return overview_for(context["request"])

@@ -78,7 +78,7 @@ class TestAsking:
         rows[2].delete()
         response = act_on(operator, rows[:2], "disable", count=3)
         assert "Disable: 2 manifests" in response.content.decode()
-        assert said(response) == ["The selection has changed meanwhile; look at it again."]
+        assert said(response) == ["The selection has changed since it was shown; check it again."]
         assert Manifest.objects.filter(is_enabled=True).count() == 2
 
     def test_more_rows_than_can_be_asked_about_are_refused(

@@ -99,7 +99,7 @@ def test_what_was_decided_or_arrived_since_the_question_is_asked_about_again(ope
     first.acknowledge()
     letters(1)
     response = answer(operator, asked)
-    assert said(response) == ["The selection has changed meanwhile; look at it again."]
+    assert said(response) == ["The selection has changed since it was shown; check it again."]
     assert "Retry: 4 dead letters" in response.content.decode()
     assert not BulkDecision.objects.exists()
     answer(operator, response)
@@ -267,7 +267,7 @@ class TestDownstream:
     def test_so_does_the_page_that_asks(self, operator: Client, chain: DeadLetter) -> None:
         form = {"_selected_action": chain.pk, "CHANGE_FORM-action": "retry"}
         asked = operator.post(url_of(DeadLetter, "change", chain.pk), form).content.decode()
-        assert "If all goes well, dependents run afterwards, 2 in all: child, grandchild." in asked
+        assert "Dependents that run after a success, 2 in all: child, grandchild." in asked
         form["CHANGE_FORM-action"] = "acknowledge"
         assert "run afterwards" not in operator.post(url_of(DeadLetter, "change", chain.pk), form).content.decode()
 
@@ -278,7 +278,7 @@ class TestDownstream:
         )
         form = {"_selected_action": chain.pk, "CHANGE_FORM-action": "retry"}
         asked = client_of("operator").post(url_of(DeadLetter, "change", chain.pk), form).content.decode()
-        assert "run afterwards, 1 in all: grandchild." in asked
+        assert "run after a success, 1 in all: grandchild." in asked
 
     def test_many_dependents_take_no_more_queries(self, superuser: Client, chain: DeadLetter) -> None:
         url = url_of(DeadLetter, "change", chain.pk)

@@ -63,7 +63,7 @@ def alive() -> Process:
 def test_all_is_well(viewer, alive):
     page = overview(viewer)
     assert "Needs attention" not in page
-    assert "Nothing has waited for more than a minute." in page
+    assert "No row has waited for more than a minute." in page
     assert "1 processes alive" in page
 
 
@@ -127,7 +127,7 @@ def test_the_worst_are_named(viewer, alive):
 
 
 def test_of_a_long_queue_only_the_head_is_spoken_for(viewer, alive, monkeypatch):
-    monkeypatch.setattr("chainsched.admin.pages.overview.LOOKED_AT", 1)
+    monkeypatch.setattr("chainsched.admin.pages.overview.HEAD_ROWS", 1)
     make_queue_row(make_manifest("fresh", state={}), created_at=database_now(), priority=9)
     make_queue_row(make_manifest("starved", state={}), created_at=database_now() - timedelta(hours=1))
     assert "None of the first 200 rows has waited for more than a minute." in overview(viewer)
@@ -165,7 +165,7 @@ def test_what_no_worker_takes_is_told(viewer, alive):
 def test_a_retry_that_waits_for_its_time_is_not_stuck(viewer, alive):
     now = database_now()
     make_queue_row(make_manifest(state={}), created_at=now - timedelta(hours=1), not_before=now + timedelta(hours=1))
-    assert "Nothing has waited for more than a minute." in overview(viewer)
+    assert "No row has waited for more than a minute." in overview(viewer)
 
 
 @pytest.mark.parametrize("role", ["viewer", "operator", "superuser"])

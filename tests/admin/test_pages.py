@@ -287,10 +287,10 @@ class TestWhatTheySay:
         WorkQueue.objects.all().delete()
         assert "A dead letter awaits a decision" in text_of(viewer, url_of(Manifest, "change", world.pk))
 
-    def test_a_manifest_whose_state_was_deleted_by_hand_says_what_brings_it_back(self, viewer: Client) -> None:
+    def test_a_manifest_whose_state_was_deleted_by_hand_names_the_repair(self, viewer: Client) -> None:
         manifest = make_manifest()
         ManifestState.objects.all().delete()
-        assert "`chainsched fsck --repair` brings it back" in text_of(viewer, url_of(Manifest, "change", manifest.pk))
+        assert "`chainsched fsck --repair` restores it" in text_of(viewer, url_of(Manifest, "change", manifest.pk))
 
     def test_a_manifest_says_when_it_runs_next_in_words_and_times(self, viewer: Client) -> None:
         cron = {"schedule_type": ScheduleType.CRON, "cron_expression": "0 9 * * 1-5"}
@@ -447,7 +447,7 @@ def test_a_cron_time_is_told_with_its_zone(superuser: Client, settings: Any) -> 
     assert "every day at 02:00 (Asia/Tokyo)" in page
     assert page.count("(Asia/Tokyo)") == 1
     page = text_of(superuser, url_of(Manifest, "change", there.pk))
-    assert "What the schedule alone would make, in Europe/Berlin." in page
+    assert "The times of the schedule alone, in Europe/Berlin." in page
 
 
 def test_a_group_tells_which_members_are_over(superuser: Client) -> None:

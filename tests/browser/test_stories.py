@@ -59,7 +59,7 @@ def enter(visitor: Visitor) -> None:
 def find_what_failed(visitor: Visitor, external_id: str) -> None:
     """From the banner of the overview to the dead letter of a manifest."""
     assert "Needs attention" in visitor.text
-    visitor.follow("1 dead letter awaits a decision; its manifest stands still.")
+    visitor.follow("1 dead letter awaits a decision; its manifest does not run until then.")
     assert external_id in visitor.text
     visitor.follow(external_id)
     visitor.click(visitor.find("#content a[href*='/deadletter/']"))
@@ -175,7 +175,7 @@ def test_a_viewer_sees_everything_and_can_do_nothing(visitor: Visitor, chain: Wo
     find_what_failed(visitor, "etl-transform")
     letter = visitor.path
     assert visitor.buttons() == []
-    assert "Hidden: seeing them takes the permission chainsched.view_payloads." in visitor.text
+    assert "Hidden: seeing them requires the permission chainsched.view_payloads." in visitor.text
     go_to(visitor, "Manifests")
     assert visitor.find_all("select[name=action]") == []
     group = url_of(ManifestGroup, "change", ManifestGroup.objects.get(name="etl").pk)

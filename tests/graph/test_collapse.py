@@ -9,7 +9,7 @@ import pytest
 
 from chainsched.admin.charts.graph_picture import Graph, Vertex, picture
 from chainsched.graph.collapse import Collapsed, Edge, Fan, FanKey, choose_edges, collapse, collapse_neighbours, node_of
-from chainsched.graph.states import NodeState, tell, worst
+from chainsched.graph.states import NodeState, describe_counts, worst
 
 ROOTS = FanKey(None, 1, "cron")
 
@@ -145,5 +145,5 @@ def test_edges_in_a_circle_are_chosen_too() -> None:
 def test_the_worst_state_stands_for_many() -> None:
     states = {NodeState.SUCCEEDED: 4000, NodeState.FAILING: 1, NodeState.RUNNING: 3}
     assert worst(states) is NodeState.FAILING
-    assert tell(states) == "1 failing, 3 running, 4,000 succeeded"
+    assert describe_counts(states) == "1 failing, 3 running, 4,000 succeeded"
     assert worst({}) is NodeState.IDLE

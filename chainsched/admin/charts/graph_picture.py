@@ -1,4 +1,4 @@
-"""From what was chosen to what a template draws: nodes with their words and links, edges, legend and table."""
+"""Turns chosen nodes into values that a template draws: nodes with texts and links, edges, legend and table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chainsched.exceptions import LayoutUnavailable
 from chainsched.graph.collapse import Collapsed, Edge, Fan, FanKey, Unit, choose_edges, node_of
 from chainsched.graph.layout import Box, Size, draw
 from chainsched.graph.load import Member
-from chainsched.graph.states import BY_SEVERITY, NodeState, tell, worst
+from chainsched.graph.states import BY_SEVERITY, NodeState, describe_counts, worst
 
 MAX_NODES = 300
 MAX_EDGES = 1_000
@@ -24,21 +24,21 @@ MAX_PARENTS = 10
 MIN_PREFIX = 3
 TIMES = "\N{MULTIPLICATION SIGN}"
 
-ALARMING = (NodeState.DEAD_LETTER, NodeState.FAILING)
+BAD_STATES = (NodeState.DEAD_LETTER, NodeState.FAILING)
 REMEDY = "To see it drawn, install Graphviz' dot program or chainsched[graph] where this site runs."
 
 
 @dataclass(frozen=True, slots=True)
 class Vertex:
-    """A node: one manifest, many that look alike, or a group."""
+    """A node: one manifest, many similar ones, or one or several groups."""
 
     key: Hashable
     name: str
     states: Mapping[NodeState, int]
-    what: str = "manifest"
+    kind: str = "manifest"
     url: str = ""
     is_here: bool = False
-    # Only named, for what hangs on it: how it is doing is told elsewhere.
+    # Shown only by name, as the parent of other nodes; its state is shown on another page.
     is_outside: bool = False
 
     @property
@@ -47,42 +47,42 @@ class Vertex:
 
     @property
     def lines(self) -> list[str]:
-        """What stands in the box: the name, then the state or the numbers, with a mark for the worst."""
+        """The text in the box: the name, then the state or the numbers, with the mark of the worst state."""
         label = self.name if len(self.name) <= MAX_LABEL else self.name[: MAX_LABEL - 1] + "…"
         if self.is_outside:
-            return [label, self.what]
+            return [label, self.kind]
         return [label, f"{self.state.mark} {self._numbers()}"]
 
     @property
     def words(self) -> str:
-        """All of it, for the table and whoever points at the box."""
+        """The full text, for the tooltip of the box and for screen readers."""
         if self.is_outside:
-            return f"{self.name} ({self.what})"
-        told = tell(self.states) if self.what != "manifest" else self.state.words
-        return f"{self.name} ({self.what}): {told or 'no manifests'}"
+            return f"{self.name} ({self.kind})"
+        states = self.state.words if self.kind == "manifest" else describe_counts(self.states)
+        return f"{self.name} ({self.kind}): {states or 'no manifests'}"
 
     @property
     def css_class(self) -> str:
         return "chainsched-node-outside" if self.is_outside else self.state.css_class
 
     def _numbers(self) -> str:
-        if self.what == "manifest":
+        if self.kind == "manifest":
             return self.state.words
         members = sum(self.states.values())
-        alarms = [f"{self.states[state]:,} {state.words}" for state in ALARMING if self.states.get(state)]
-        return " · ".join([f"{members:,} manifest{'' if members == 1 else 's'}", *alarms])
+        bad = [f"{self.states[state]:,} {state.words}" for state in BAD_STATES if self.states.get(state)]
+        return " · ".join([f"{members:,} manifest{'' if members == 1 else 's'}", *bad])
 
 
 @dataclass(slots=True)
 class Graph:
-    """What is drawn, what each edge stands for, and what is not drawn."""
+    """The nodes, the number of dependencies that each edge stands for, and notes about the parts that are not drawn."""
 
     vertices: list[Vertex] = field(default_factory=list)
     edges: dict[Edge, int] = field(default_factory=dict)
     notes: list[Any] = field(default_factory=list)
 
     def add(self, other: Graph) -> None:
-        """Take in the nodes and edges of another one."""
+        """Add the nodes, edges and notes of another graph."""
         self.vertices += other.vertices
         self.edges |= other.edges
         self.notes += other.notes
@@ -95,7 +95,7 @@ def assemble(
     address_of: Callable[[int], str],
     address_of_fan: Callable[[Fan], str],
 ) -> Graph:
-    """The nodes of these units; of opened ones a node a member, of collapsed ones one for all."""
+    """The nodes of these units: for an open unit a node for each member, for a collapsed one a single node."""
     by_fan: dict[FanKey, list[Member]] = defaultdict(list)
     for member in members:
         by_fan[member.fan].append(member)
@@ -122,18 +122,18 @@ def group_vertex(
     """A group, or several with the same neighbours, as a node."""
     states = {state: sum(counted.get(pk, {}).get(state, 0) for pk in pks) for state in NodeState}
     name = names[pks[0]] if len(pks) == 1 else f"{_shared([names[pk] for pk in pks])}… {TIMES}{len(pks):,}"
-    return Vertex(("groups", pks[0]), name, states, what="group" if len(pks) == 1 else f"{len(pks):,} groups", url=url)
+    return Vertex(("groups", pks[0]), name, states, kind="group" if len(pks) == 1 else f"{len(pks):,} groups", url=url)
 
 
 def picture(title: str, graph: Graph, *, summary: str = "") -> Picture:
-    """The graph as a section of a page; where it cannot be laid out, as a table that says so."""
+    """The graph as a section of a page; if it cannot be laid out, as a table with the reason."""
     drawn = {vertex.key for vertex in graph.vertices}
     edges = {edge: number for edge, number in graph.edges.items() if drawn.issuperset(edge)}
     chosen = choose_edges(edges, most=MAX_EDGES, longest=MAX_PIECES)
     notes = list(graph.notes)
     if len(chosen) < len(edges):
         notes.append(f"And {len(edges) - len(chosen):,} more edges, which are not drawn.")
-    told = summary or f"{len(graph.vertices)} nodes and {len(chosen)} edges, from left to right in order of dependency."
+    text = summary or f"{len(graph.vertices)} nodes and {len(chosen)} edges, from left to right in order of dependency."
     table = _table(graph.vertices, edges)
     shown = {vertex.state for vertex in graph.vertices if not vertex.is_outside}
     numbers = {vertex.key: number for number, vertex in enumerate(graph.vertices)}
@@ -141,10 +141,10 @@ def picture(title: str, graph: Graph, *, summary: str = "") -> Picture:
         sizes = [Size(max(map(len, vertex.lines)), 2) for vertex in graph.vertices]
         drawing = draw(sizes, [(numbers[parent], numbers[child]) for parent, child in chosen])
     except LayoutUnavailable as error:
-        return Picture(title, told, table, notes=notes, problem=f"{error.fact} {REMEDY}")
+        return Picture(title, text, table, notes=notes, problem=f"{error.fact} {REMEDY}")
     return Picture(
         title,
-        told,
+        text,
         table,
         width=drawing.width,
         height=drawing.height,
@@ -156,7 +156,7 @@ def picture(title: str, graph: Graph, *, summary: str = "") -> Picture:
 
 
 def _members(unit: Unit, members: Mapping[FanKey, Sequence[Member]]) -> list[Member]:
-    """The members of an opened unit; a fan of one was counted and so is known already."""
+    """The members of an open unit; the member of a fan of one is known from its count."""
     found: list[Member] = []
     for fan in unit.fans:
         if fan.size == 1:
@@ -169,11 +169,11 @@ def _members(unit: Unit, members: Mapping[FanKey, Sequence[Member]]) -> list[Mem
 def _fan(unit: Unit, url: str) -> Vertex:
     states = {state: sum(fan.states.get(state, 0) for fan in unit.fans) for state in NodeState}
     name = f"{_shared([name for fan in unit.fans for name in (fan.first, fan.last)])}… {TIMES}{unit.size:,}"
-    return Vertex(unit.key, name, states, what=f"{unit.fans[0].key.kind.replace('_', ' ')} manifests", url=url)
+    return Vertex(unit.key, name, states, kind=f"{unit.fans[0].key.kind.replace('_', ' ')} manifests", url=url)
 
 
 def _shared(names: Sequence[str]) -> str:
-    """How they all begin, without the first digits of their numbers; if they do not, how the first does."""
+    """The prefix that all names share, without digits at its end; if it is too short, the first name."""
     pairs = zip(min(names), max(names), strict=False)
     prefix = "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)).rstrip("0123456789")
     return (prefix if len(prefix) >= MIN_PREFIX else min(names))[: MAX_LABEL - 10]
@@ -193,13 +193,13 @@ def _table(vertices: Sequence[Vertex], edges: Mapping[Edge, int]) -> Table:
         (
             display.linked(vertex.url, vertex.name),
             "" if vertex.is_outside else display.badge(vertex.state, f"{vertex.state.mark} {vertex.state.words}"),
-            vertex.what,
-            "" if vertex.what == "manifest" else tell(vertex.states),
+            vertex.kind,
+            "" if vertex.kind == "manifest" else describe_counts(vertex.states),
             _few(above.get(vertex.key, ())),
         )
         for vertex in vertices
     ]
-    return Table("", ("Node", "State", "Is", "Holds", "Depends on"), rows, if_empty="There is nothing to draw.")
+    return Table("", ("Node", "State", "Kind", "Manifests", "Depends on"), rows, if_empty="There is nothing to draw.")
 
 
 def _few(names: Sequence[str]) -> str:

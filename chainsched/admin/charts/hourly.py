@@ -1,4 +1,4 @@
-"""How executions ended in each hour of a day, as plain numbers; a template draws it, and a table tells the same."""
+"""The outcomes of executions in each hour of a day, as plain numbers, which a template draws and lists in a table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LABEL_EVERY = 3
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A piece of a column: what it stands for, and where it is."""
+    """A piece of a column: its state and its position."""
 
     state: str
     x: int
@@ -32,7 +32,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """All that ended in an hour."""
+    """The executions that ended in an hour."""
 
     hour: str
     counts: Sequence[tuple[str, int]]
@@ -41,7 +41,7 @@ class Column:
     is_labelled: bool
 
     @property
-    def told(self) -> str:
+    def words(self) -> str:
         """The column in words."""
         return f"{self.hour}: " + (
             ", ".join(f"{number:,} {state}" for state, number in self.counts if number) or "none"
@@ -50,7 +50,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Day:
-    """Columns over hours, the largest of which reaches the top."""
+    """A column for each hour; the largest one has the full height."""
 
     columns: Sequence[Column]
     highest: int
@@ -81,6 +81,6 @@ def _column(number: int, hour: datetime, by_state: Mapping[str, int], highest: i
         top -= height
         if height:
             bars.append(Piece(state.value, left, round(top, 1), round(height, 1)))
-    told = [(state.value, by_state.get(state, 0)) for state in STACKED]
+    counts = [(state.value, by_state.get(state, 0)) for state in STACKED]
     shown = f"{localtime(hour):%H:%M}"
-    return Column(shown, told, bars, left + BAR // 2, is_labelled=number % LABEL_EVERY == 0)
+    return Column(shown, counts, bars, left + BAR // 2, is_labelled=number % LABEL_EVERY == 0)

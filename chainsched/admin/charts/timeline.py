@@ -1,4 +1,4 @@
-"""The last runs of a manifest as a chart: how long each waited and ran, and how it ended. Computes; reads nothing."""
+"""The last runs of a manifest as a chart: how long each waited and ran, and how it ended. Reads no rows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MARKS = {
     ExecutionState.PENDING: "…",
 }
 
-# The steps of an axis that people read easily, in seconds.
+# Steps of an axis with round numbers, in seconds.
 ROUND_STEPS = (
     *(base * 10**power for power in (-3, -2, -1, 0) for base in (1, 2, 5)),
     *(10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 21_600, 43_200, 86_400),
@@ -37,7 +37,7 @@ MOST_TICKS = 5
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run as far as the chart is concerned."""
+    """The values of a run that the chart needs. ``since`` is when it was due or, for a retry, dispatched."""
 
     pk: int
     state: ExecutionState
@@ -46,16 +46,16 @@ class Run:
     ended_at: datetime | None
 
     def waited(self, now: datetime) -> timedelta:
-        """From when it was due, or put in for again, until its code began, or until it ended or now if it never did."""
+        """From ``since`` until its code began; if it never began, until it ended or until now."""
         return max((self.started_at or self.ended_at or now) - self.since, ZERO)
 
     def ran(self, now: datetime) -> timedelta:
-        """From when its code began until it ended, or until now."""
+        """From the start of its code until it ended, or until now."""
         return ZERO if self.started_at is None else max((self.ended_at or now) - self.started_at, ZERO)
 
 
 def chart(runs: Sequence[Run], *, now: datetime, address_of: Callable[[int], str]) -> Chart:
-    """These runs, the oldest first, from left to right."""
+    """The chart of these runs, the oldest on the left."""
     longest = max((run.waited(now) + run.ran(now) for run in runs), default=ZERO)
     step = round_step(longest.total_seconds())
     ceiling = step * max(1, -(-longest.total_seconds() // step))
@@ -76,7 +76,7 @@ def chart(runs: Sequence[Run], *, now: datetime, address_of: Callable[[int], str
 
 
 def round_step(seconds: float) -> float:
-    """The distance of two lines of the axis, so that there are few and their numbers are round."""
+    """The distance between two lines of the axis, so that there are few lines, with round numbers."""
     for step in ROUND_STEPS:
         if step * MOST_TICKS >= seconds:
             return float(step)
@@ -117,14 +117,14 @@ def _bar(at: int, run: Run, now: datetime, ceiling: float, url: str) -> Bar:
         run_height=f"{high:.1f}",
         mark_at=f"{floor - low - high - 5:.1f}",
         mark=outcome.mark,
-        words=f"#{run.pk} {outcome.words}: waited {display.lasting(waited)}, ran {display.lasting(ran)}",
+        words=f"#{run.pk} {outcome.words}: waited {display.duration(waited)}, ran {display.duration(ran)}",
         css_class=outcome.css_class,
         url=url,
     )
 
 
 def _height(span: timedelta, ceiling: float) -> float:
-    """In points; whatever lasted at all can be seen."""
+    """In points; any duration above zero is visible."""
     return max(span.total_seconds() / ceiling * PLOT_HEIGHT, LEAST_HEIGHT) if span else 0.0
 
 
@@ -135,7 +135,7 @@ def _ticks(step: float, ceiling: float) -> list[Tick]:
 
 
 def _axis_words(seconds: float) -> str:
-    """In the largest unit that the number reaches."""
+    """The value in the largest unit of which it has at least one."""
     for unit, name in ((86_400, "d"), (3600, "h"), (60, "min")):
         if seconds >= unit:
             return f"{seconds / unit:g} {name}"
@@ -143,7 +143,7 @@ def _axis_words(seconds: float) -> str:
 
 
 def _labels(runs: Sequence[Run]) -> list[Tick]:
-    """Since when some of the runs waited, below their bars; none so far to the right that it would be cut."""
+    """When some of the runs began to wait, below their bars; none so far right that it would be cut off."""
     return [
         Tick(f"{LEFT + at * STEP + STEP / 2:.1f}", f"{display.in_zone(runs[at].since):%m-%d %H:%M}")
         for at in range(0, max(len(runs) - LABEL_EVERY // 2, 1), LABEL_EVERY)
@@ -157,8 +157,8 @@ def _table(runs: Sequence[Run], now: datetime, address_of: Callable[[int], str])
             display.linked(address_of(run.pk), f"#{run.pk}"),
             display.badge(run.state.value),
             display.moment(run.since),
-            display.lasting(run.waited(now)),
-            display.lasting(run.ran(now)) if run.started_at else display.NOTHING,
+            display.duration(run.waited(now)),
+            display.duration(run.ran(now)) if run.started_at else display.NOTHING,
         )
         for run in reversed(runs)
     ]

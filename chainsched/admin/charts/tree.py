@@ -1,4 +1,4 @@
-"""What of a tree of executions is shown: children below parents, those that look alike as one line. Touches no row."""
+"""The lines of a tree of executions: children below parents, similar executions as one line. Reads no rows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-# Of leaves with the same parent, workflow and state, so many are shown by name if there are more than fit.
+# In a tree with too many lines, this many leaves with the same parent, workflow and state are shown by name.
 SHOWN_OF_ALIKE = 3
 
 
@@ -23,7 +23,7 @@ class Leaf(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of the tree: an execution, or so many that look like the one before."""
+    """A line of the tree: an execution, or the number of further ones that are similar to ``run``."""
 
     run: Leaf
     depth: int
@@ -31,9 +31,9 @@ class Line:
 
 
 def arrange(runs: Sequence[Leaf], *, room: int, kept: Collection[int] = ()) -> list[Line]:
-    """The executions with children below their parents, in at most ``room`` lines; ``kept`` are never folded away.
+    """The executions with children below their parents, in at most ``room`` lines; ``kept`` are never left out.
 
-    One whose parent is not among them stands at the top.
+    An execution without a parent among these stands at the top.
     """
     below = _below(runs)
     is_large = len(runs) > room
@@ -68,19 +68,19 @@ def _walk(below: Mapping[int | None, list[Leaf]], *, kept: Collection[int], is_l
         if line.more:
             continue
         children = below.get(line.run.pk, [])
-        found = _folded(children, below, kept) if is_large else [(child, 0) for child in children]
+        found = _collapsed(children, below, kept) if is_large else [(child, 0) for child in children]
         waiting += [Line(child, line.depth + 1, more) for child, more in reversed(found)]
 
 
-def _folded(
+def _collapsed(
     children: Sequence[Leaf], below: Mapping[int | None, list[Leaf]], kept: Collection[int]
 ) -> list[tuple[Leaf, int]]:
-    """The children; of many leaves that look alike the first few, and how many more there are."""
+    """The children; of many similar leaves the first few, and the number of the rest."""
     alike: dict[tuple[str, str], list[Leaf]] = defaultdict(list)
     for child in children:
         if child.pk not in below and child.pk not in kept:
             alike[child.workflow, child.state].append(child)
-    # A line for the rest is only worth its place if it stands for two or more.
+    # A line for the rest saves space only if it stands for two or more.
     hidden = {run.pk for runs in alike.values() if len(runs) > SHOWN_OF_ALIKE + 1 for run in runs[SHOWN_OF_ALIKE:]}
     found = [(child, 0) for child in children if child.pk not in hidden]
     found += [(runs[-1], len(runs) - SHOWN_OF_ALIKE) for runs in alike.values() if len(runs) > SHOWN_OF_ALIKE + 1]

@@ -1,4 +1,4 @@
-"""How values look on the pages: times with seconds, states as badges, rows as links, documents redacted."""
+"""The form of values on the pages: times with seconds, states as badges, rows as links, documents redacted."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from chainsched.exceptions import ChainschedError
 from chainsched.models import Manifest, ManifestState
 
 NOTHING = "-"
-# More of a value than anybody reads; the rest is shown when asked for.
+# Characters of a value that a page shows; the rest is shown on request.
 MAX_SHOWN = 64 * 1024
 MAX_WORDS = 120
 
 
 def moment(at: datetime | None) -> SafeString | str:
-    """A time to the second in the zone of the project, and exactly for machines."""
+    """A time to the second in the project's time zone; its ``datetime`` attribute has the exact time."""
     if at is None:
         return NOTHING
     local = in_zone(at)
@@ -36,15 +36,15 @@ def moment(at: datetime | None) -> SafeString | str:
 
 
 def in_zone(at: datetime) -> datetime:
-    """A time in the zone of the project; in its own where the calendar ends before that, as for "never"."""
+    """A time in the project's time zone; in its own zone if the result would be out of range, as for "never"."""
     try:
         return localtime(at)
     except OverflowError:
         return at
 
 
-def lasting(span: timedelta | None) -> str:
-    """A length of time in the two largest units that matter."""
+def duration(span: timedelta | None) -> str:
+    """A duration in its two largest units."""
     if span is None:
         return NOTHING
     seconds = span.total_seconds()
@@ -59,13 +59,13 @@ def lasting(span: timedelta | None) -> str:
 
 
 def badge(kind: str, words: str = "") -> SafeString:
-    """A state as a coloured word; what the colour says, the word says too."""
+    """A state as a coloured word; the word has the same meaning as the colour."""
     shown = words or kind.replace("_", " ")
     return format_html('<span class="chainsched-badge chainsched-is-{}">{}</span>', kind.replace("_", "-"), shown)
 
 
 def link(site: AdminSite, row: models.Model, words: str = "") -> SafeString | str:
-    """A link to the page of a row in this admin, with what it is called."""
+    """A link to the page of a row in this admin, with the name of the row."""
     return link_to(site, type(row), row.pk, words or str(row))
 
 
@@ -95,22 +95,22 @@ def shorten(text: str, limit: int = MAX_WORDS) -> str:
 
 
 def document(value: Any) -> str:
-    """A document, indented and redacted; of one that cannot be read, why."""
+    """A document, indented and redacted; a placeholder if it cannot be redacted."""
     return json.dumps(redact(value), indent=2, ensure_ascii=False, sort_keys=True, default=str)
 
 
 def passage(value: Any) -> str:
-    """A payload of any kind as text, redacted: texts as they are, all else as a document."""
+    """A payload of any kind as text, redacted: strings unquoted, other values as a document."""
     return redact_text(value) if isinstance(value, str) else document(value)
 
 
 def state_of(manifest: Manifest) -> ManifestState:
-    """The state of a manifest; an empty one where a row was deleted by hand."""
+    """The state of a manifest; an empty one if its row was deleted by hand."""
     return getattr(manifest, "state", None) or ManifestState(manifest=manifest)
 
 
 def schedule_in_words(manifest: Manifest) -> str:
-    """What makes a manifest run, in English."""
+    """The schedule of a manifest, in English."""
     kind = ScheduleType(manifest.schedule_type)
     try:
         if kind is ScheduleType.CRON:
@@ -128,12 +128,12 @@ def schedule_in_words(manifest: Manifest) -> str:
 
 
 def listed(values: list[Any]) -> SafeString | str:
-    """Values one below the other."""
+    """Values as a numbered list."""
     return (
         format_html("<ol>{}</ol>", format_html_join("", "<li>{}</li>", ((v,) for v in values))) if values else NOTHING
     )
 
 
 def side_by_side(*values: Any) -> SafeString:
-    """Values after each other."""
+    """Values on one line."""
     return format_html_join(" ", "{}", ((value,) for value in values))

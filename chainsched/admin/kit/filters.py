@@ -1,4 +1,4 @@
-"""Filters of the lists: a fixed number of choices, or a name that is typed, however many rows there are."""
+"""Filters of the lists: a fixed number of choices, or a text that the user types, regardless of the number of rows."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from chainsched.models.obstacles import has_met
 ALL = "all"
 MAX_TYPED = 200
 MAX_DIGITS = 19
-# Executions have no index by workflow, group or outcome, which would cost every run of every job, nor has what came
-# out of the queue. Among this many of the newest a filter looks; older ones are found by their manifest.
+# Executions have no index by workflow, group or outcome, because every run of every job would pay for it; neither have
+# dispatched queue rows. A filter looks at this many of the newest rows; older ones are found by their manifest.
 NEWEST = 100_000
 
 
 def newest(rows: QuerySet[Any]) -> QuerySet[Any]:
-    """The rows that a filter without an index may look through: never more than so many."""
+    """The rows that a filter without an index may scan: the newest ``NEWEST``."""
     last = rows.model.objects.order_by("-id").values_list("id", flat=True).first() or 0
     return rows.filter(id__gt=last - NEWEST)
 
 
 class TypedFilter(admin.SimpleListFilter):
-    """Asks for an exact text; its choice is what was typed, so its cost does not grow with the choices."""
+    """Asks for an exact text. It lists no choices, so its cost does not grow with their number."""
 
     template = "chainsched/admin/typed_filter.html"
     column = ""
@@ -54,7 +54,7 @@ class TypedFilter(admin.SimpleListFilter):
         return queryset.filter(**{self.column: typed[:MAX_TYPED].replace("\x00", "")}) if typed else queryset
 
     def choices(self, changelist: Any) -> Iterator[Any]:
-        """What the template needs: the present text, and the rest of the address."""
+        """The values for the template: the current text, and the other parameters of the address."""
         others = changelist.get_filters_params()
         kept = [(name, value) for name, values in others.items() if name != self.parameter_name for value in values]
         if changelist.query:
@@ -72,7 +72,7 @@ def typed(title: str, column: str) -> type[TypedFilter]:
 
 
 def typed_among_newest(title: str, column: str) -> type[TypedFilter]:
-    """The same for executions and a column without an index."""
+    """A filter of executions by the exact text of a column without an index."""
 
     class AmongNewest(typed(title, column)):  # type: ignore[misc]
         """Looks at the newest executions only."""
@@ -84,10 +84,10 @@ def typed_among_newest(title: str, column: str) -> type[TypedFilter]:
 
 
 def typed_of_letters(title: str, column: str) -> type[TypedFilter]:
-    """A filter of dead letters by their manifest; of those that were decided about it looks at the newest only."""
+    """A filter of dead letters by a column of their manifest; of decided letters it looks at the newest only."""
 
     class OfLetters(typed(title, column)):  # type: ignore[misc]
-        """A manifest has one awaiting letter at most, so there are never very many of them."""
+        """A manifest has at most one letter that awaits a decision, so their number stays small."""
 
         def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
             found = super().queryset(request, queryset)
@@ -102,7 +102,7 @@ WITHOUT_FINGERPRINT = "none"
 
 
 class FingerprintFilter(TypedFilter):
-    """Dead letters that look the same; those that have no fingerprint are found too."""
+    """Dead letters with the same fingerprint, or without one."""
 
     title = "fingerprint"
     parameter_name = FINGERPRINT
@@ -115,7 +115,7 @@ class FingerprintFilter(TypedFilter):
 
 
 class ChosenFilter(admin.SimpleListFilter):
-    """Fixed choices, one of which may hold unless another, or all, is chosen."""
+    """Fixed choices; a default applies until the user chooses another one, or all."""
 
     options: tuple[tuple[str, str], ...] = ()
     default = ""
@@ -137,12 +137,12 @@ class ChosenFilter(admin.SimpleListFilter):
         return self.narrow(queryset, chosen) if chosen in dict(self.options) else queryset
 
     def narrow(self, rows: QuerySet[Any], chosen: Any) -> QuerySet[Any]:
-        """The rows that the choice leaves."""
+        """The rows that match the choice."""
         raise NotImplementedError
 
 
 class ManifestStateFilter(ChosenFilter):
-    """Manifests by what they have open, or by what keeps them from running."""
+    """Manifests by their open work, or by the obstacle that keeps them from running."""
 
     title = "state"
     parameter_name = "state"
@@ -175,12 +175,12 @@ class ManifestStateFilter(ChosenFilter):
 
 
 def _disabled_groups() -> list[int]:
-    """Read first: the condition on a column of another table would keep the indexes of this one from being used."""
+    """Read in a query of its own: a condition on another table would keep the indexes of manifests from being used."""
     return list(ManifestGroup.objects.filter(is_enabled=False).values_list("id", flat=True))
 
 
 class DueFilter(ChosenFilter):
-    """Manifests by when they run next."""
+    """Manifests by the time of their next run."""
 
     title = "next run"
     parameter_name = "due"
@@ -206,7 +206,7 @@ class FailingFilter(ChosenFilter):
 
 
 class ExecutionStateFilter(ChosenFilter):
-    """Executions by where they stand; those that have ended are looked for among the newest."""
+    """Executions by state; those that have ended are searched among the newest."""
 
     title = "state"
     parameter_name = "state"
@@ -218,7 +218,7 @@ class ExecutionStateFilter(ChosenFilter):
 
 
 class CreatedFilter(ChosenFilter):
-    """Executions by when they were dispatched."""
+    """Executions by the time of their dispatch."""
 
     title = "time"
     parameter_name = "since"
@@ -229,7 +229,7 @@ class CreatedFilter(ChosenFilter):
 
 
 class QueueStatusFilter(ChosenFilter):
-    """What waits, unless something else is asked for; what was dispatched is looked for among the newest."""
+    """Queued rows, unless the user chooses another status; dispatched rows are searched among the newest."""
 
     title = "status"
     parameter_name = "status"
@@ -245,7 +245,7 @@ class QueueStatusFilter(ChosenFilter):
 
 
 class LetterStatusFilter(ChosenFilter):
-    """What awaits a decision, unless something else is asked for."""
+    """Letters that await a decision, unless the user chooses another status."""
 
     title = "status"
     parameter_name = "status"
@@ -257,7 +257,7 @@ class LetterStatusFilter(ChosenFilter):
 
 
 class DeadLetteredFilter(ChosenFilter):
-    """Dead letters by when they were given up."""
+    """Dead letters by the time at which their run was given up."""
 
     title = "time"
     parameter_name = "since"
@@ -268,7 +268,7 @@ class DeadLetteredFilter(ChosenFilter):
 
 
 class BulkDecisionStatusFilter(ChosenFilter):
-    """BulkDecisions by where they stand."""
+    """Bulk decisions by status."""
 
     title = "status"
     parameter_name = "status"
@@ -293,7 +293,7 @@ class BulkDecisionFilter(TypedFilter):
 
 
 class BulkDecisionOutcomeFilter(ChosenFilter):
-    """The letters of bulk decisions by what became of them; unless a bulk decision is named, among the newest."""
+    """The letters of bulk decisions by outcome; among the newest, unless the user names a bulk decision."""
 
     title = "outcome"
     parameter_name = "outcome"
@@ -308,7 +308,7 @@ class BulkDecisionOutcomeFilter(ChosenFilter):
 
 
 class LivenessFilter(ChosenFilter):
-    """Processes by whether they still give signs of life."""
+    """Processes by whether they run, stopped or were lost."""
 
     title = "liveness"
     parameter_name = "is"
@@ -323,5 +323,5 @@ class LivenessFilter(ChosenFilter):
 
 
 def since(name: str) -> datetime:
-    """How far back a choice of time goes."""
+    """The earliest time that a choice of time includes."""
     return database_now() - {"hour": timedelta(hours=1), "day": timedelta(days=1), "week": timedelta(days=7)}[name]

@@ -1,4 +1,4 @@
-"""What is asked before something is done: always the reason, and what the operation needs to know."""
+"""The forms that ask before an operation: always for the reason, and for the further values it needs."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ MAX_DELAY = timedelta(days=366)
 
 
 class ReasonForm(forms.Form):
-    """Asks why."""
+    """Asks for the reason."""
 
     reason = forms.CharField(
         max_length=MAX_REASON,
         required=False,
-        help_text="Is kept in the history together with your name.",
+        help_text="Kept in the history together with your name.",
         widget=forms.TextInput(attrs={"class": "vTextField"}),
     )
 
@@ -39,7 +39,7 @@ class ReasonForm(forms.Form):
         self.may_see_payloads = may_see_payloads
 
     def details(self) -> dict[str, Any]:
-        """What was answered, apart from the reason."""
+        """The answers, apart from the reason."""
         return {name: value for name, value in self.cleaned_data.items() if name != "reason"}
 
 
@@ -49,7 +49,7 @@ class NoteForm(ReasonForm):
     reason = forms.CharField(
         label="Note",
         max_length=MAX_REASON,
-        help_text="Stays with the dead letter: what was done about it.",
+        help_text="Kept with the dead letter: how it was dealt with.",
         widget=forms.TextInput(attrs={"class": "vTextField"}),
     )
 
@@ -61,7 +61,7 @@ class LimitsForm(ReasonForm):
         min_value=1,
         max_value=2**31 - 1,
         required=False,
-        help_text="How many jobs may be active at once; empty for no limit.",
+        help_text="How many jobs may be active at once. Leave it empty for no limit.",
     )
     priority = forms.IntegerField(min_value=0, max_value=MAX_PRIORITY, help_text="0 to 31; higher goes first.")
     field_order = ("max_active_jobs", "priority", "reason")
@@ -72,16 +72,18 @@ class LimitsForm(ReasonForm):
 
 
 class TriggerForm(ReasonForm):
-    """Asks when and, for a single manifest, with what."""
+    """Asks for the delay and, for a single manifest, for the input."""
 
     delay = forms.IntegerField(
         label="Delay in seconds",
         min_value=0,
         max_value=int(MAX_DELAY.total_seconds()),
         required=False,
-        help_text="Empty for now.",
+        help_text="Leave it empty to run now.",
     )
-    input = DocumentField(required=False, label="Input as JSON", help_text="Empty for the manifest's own.")
+    input = DocumentField(
+        required=False, label="Input as JSON", help_text="Leave it empty to use the manifest's own input."
+    )
     field_order = ("delay", "input", "reason")
 
     def __init__(self, data: Any = None, *, rows: Sequence[Any], may_see_payloads: bool) -> None:
@@ -90,7 +92,7 @@ class TriggerForm(ReasonForm):
             del self.fields["input"]
 
     def clean_input(self) -> Any:
-        """The input in the form that is stored, if the workflow's own type accepts it."""
+        """The input in its stored form, if the input type of the workflow accepts it."""
         value = self.cleaned_data["input"]
         return OWN_INPUT if value is None else _checked(self.rows[0], value)
 
@@ -99,7 +101,7 @@ class TriggerForm(ReasonForm):
 
 
 class ActivationForm(ReasonForm):
-    """Asks for the input of a dormant child, field by field as its type describes it."""
+    """Asks for the input of a dormant child, with a field for each property of its type."""
 
     def __init__(self, data: Any = None, *, rows: Sequence[Any], may_see_payloads: bool) -> None:
         super().__init__(data, rows=rows, may_see_payloads=may_see_payloads)
@@ -108,21 +110,21 @@ class ActivationForm(ReasonForm):
         self.initial = self._own_input(rows[0])
 
     def clean(self) -> dict[str, Any]:
-        """The answers as one document, if the workflow's own type accepts it."""
+        """The answers as one document, if the input type of the workflow accepts it."""
         document = collect(self.schema, self.cleaned_data)
         if not self.errors:
             document = _checked(self.rows[0], document)
         return {"reason": self.cleaned_data.get("reason", ""), "input": document}
 
     def _own_input(self, manifest: Manifest) -> dict[str, Any]:
-        """What the manifest states, for whoever may see it, unless part of it is hidden even from them."""
+        """The manifest's own input, for users who may see it, unless a part of it is redacted for them too."""
         own = manifest.input if self.may_see_payloads else None
         if redact(own) != own:
             return {}
         return initial_of(self.schema, own)
 
 
-# By the further questions of an operation.
+# By the names of the further values that an operation asks for.
 FORMS: Mapping[tuple[str, ...], type[ReasonForm]] = {
     (): ReasonForm,
     ("delay", "input"): TriggerForm,
@@ -132,12 +134,12 @@ FORMS: Mapping[tuple[str, ...], type[ReasonForm]] = {
 
 
 def form_of(operation: Operation) -> type[ReasonForm]:
-    """The form that asks before an operation is carried out."""
+    """The form to show before an operation is carried out."""
     return NoteForm if operation.needs_reason else FORMS[tuple(operation.asks)]
 
 
 def _schema_of(manifest: Manifest) -> dict[str, Any]:
-    """The JSON Schema of a manifest's input; of one whose workflow this process does not know, that of anything."""
+    """The JSON Schema of a manifest's input; an empty one, which allows any input, if the workflow is unknown here."""
     try:
         return registry.get(manifest.workflow).input_type.schema()
     except ChainschedError:

@@ -1,4 +1,4 @@
-"""The search of the lists: the beginning of a manifest's name, looked up by its index before anything else is."""
+"""The search of the lists: the beginning of a manifest's external id, which is looked up first, by its index."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from django.http import HttpRequest
 from chainsched.admin.kit.mixin_base import Mixin
 from chainsched.models import Manifest
 
-# Manifests whose rows a search leads to; a beginning that more of them share is too short.
+# A search shows the rows of this many manifests; if more of them match, the user has to type a longer beginning.
 MAX_MATCHES = 200
 
 
 class FoundByManifest(Mixin):
-    """Finds the rows of the manifests whose external id begins as typed, in two steps that both have their index."""
+    """Finds the rows of manifests by the beginning of the external id, in two queries that both use an index."""
 
     search_fields = ("manifest__external_id__startswith",)
     search_help_text = (
-        f"The beginning of a manifest's external id, with its capitals; the first {MAX_MATCHES} manifests count."
+        f"The beginning of a manifest's external id, case-sensitive; finds rows of the first {MAX_MATCHES} manifests."
     )
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        """The rows of the manifests found, among those that the project lets this user see."""
+        """The rows of the manifests found, out of the manifests that this user may see."""
         if not search_term:
             return queryset, False
         named = self._manifests(request).filter(external_id__startswith=search_term).order_by("external_id")

@@ -1,4 +1,4 @@
-"""What the mixins are to a type checker, and what they are combined with.
+"""The base class of the mixins for a type checker, and the ModelAdmin that they are combined with.
 
 ModelAdmin is generic for type checkers only.
 """

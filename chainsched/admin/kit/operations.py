@@ -1,7 +1,7 @@
-"""What operators do to rows: asked first on a page of its own, checked again for each row, and written down.
+"""Actions of operators: a page asks first, permissions are checked again for each row, and the history is written.
 
-An action names an operation. Its first POST asks; the second, which carries the answer and the number of rows that
-was shown, does it.
+An action names an operation. Its first POST shows the question; the second, which has the answer and the number of
+rows that was shown, carries the operation out.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from chainsched.admin.kit.page import ReadOnlyPage
 from chainsched.exceptions import ChainschedError
 from chainsched.operations import Instruction, Operation, carry_out, operations_of
 
-# Each row is asked about by a hidden field, of which Django takes 1,000 in a form.
+# The form has a hidden field for each row, and Django accepts 1,000 fields in a form.
 MAX_ROWS = 500
 MAX_NAMED = 20
 PAGE_ACTION = f"{ActionLocation.CHANGE_FORM.value}-action"
@@ -34,9 +34,9 @@ PAGE_ACTION = f"{ActionLocation.CHANGE_FORM.value}-action"
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What the page that asks shows: the form, the number of rows, some of them, and what follows.
+    """The content of the page that asks: the form, the number of rows, some of them, and the consequences.
 
-    ``hidden`` are the names and values by which the answer finds the rows again.
+    ``hidden`` are the names and values of hidden fields, by which the answer finds the rows again.
     """
 
     form: ReasonForm
@@ -67,7 +67,8 @@ class OperatingPage(LocatedActions, ReadOnlyPage):
     ) -> HttpResponse:
         """The page of a row, or one of its actions.
 
-        Django 6.1 would run the action inside a transaction around the whole request. The engine's own are short.
+        Django 6.1 would run the action inside a transaction around the whole request; the engine's own transactions
+        are short.
         """
         if request.method == "POST" and object_id is not None and PAGE_ACTION in request.POST:
             return self._act_on_one(request, object_id)
@@ -85,15 +86,15 @@ class OperatingPage(LocatedActions, ReadOnlyPage):
         return super().render_change_form(request, context, *args, **kwargs)
 
     def is_offered(self, request: HttpRequest, row: Any, operation: Operation) -> bool:
-        """Whether the page of this row has a button for it."""
+        """Whether the page of this row has a button for this operation."""
         return operation.is_fitting(row) and self.is_permitted(request, row, operation)
 
     def is_permitted(self, request: HttpRequest, row: Any, operation: Operation) -> bool:
-        """Whether this user may do this to this very row."""
+        """Whether this user may do this operation on this row."""
         return bool(getattr(self, f"has_{operation.permission}_permission")(request, row))
 
     def operate(self, request: HttpRequest, rows: QuerySet[Any], name: str) -> HttpResponse | None:
-        """Ask about the rows that were chosen, or do it to them if the request carries the answer."""
+        """Ask about the selected rows, or carry the operation out if the request has the answer."""
         operation = self.operations[name]
         chosen = list(rows.order_by("pk")[: MAX_ROWS + 1])
         if len(chosen) > MAX_ROWS:
@@ -104,7 +105,9 @@ class OperatingPage(LocatedActions, ReadOnlyPage):
         form = self.form_for(request, operation, chosen)
         is_answered = "confirmed" in request.POST
         if is_answered and request.POST.get("count") != str(len(chosen)):
-            self.message_user(request, "The selection has changed meanwhile; look at it again.", messages.WARNING)
+            self.message_user(
+                request, "The selection has changed since it was shown; check it again.", messages.WARNING
+            )
             return self._ask_about_all(request, chosen, name, self.form_for(request, operation, chosen, is_fresh=True))
         if not is_answered or not form.is_valid():
             return self._ask_about_all(request, chosen, name, form)
@@ -112,13 +115,13 @@ class OperatingPage(LocatedActions, ReadOnlyPage):
         return None
 
     def operate_on_many(self, request: HttpRequest, rows: QuerySet[Any], name: str) -> HttpResponse | None:
-        """What to do about more rows than a form can name: nothing, unless a page knows better."""
-        told = f"Nothing was done: at most {MAX_ROWS} can be chosen at once. Narrow the list by its filters."
-        self.message_user(request, told, messages.ERROR)
+        """Refuse more rows than a form can name; a page that can process them overrides this."""
+        message = f"Nothing was done: at most {MAX_ROWS} can be chosen at once. Narrow the list by its filters."
+        self.message_user(request, message, messages.ERROR)
         return None
 
     def consequences(self, request: HttpRequest, rows: Sequence[Any], name: str) -> Sequence[str]:
-        """What else the page that asks says about doing this to these rows."""
+        """Sentences about the consequences of this operation on these rows, for the page that asks."""
         return ()
 
     def _act_on_one(self, request: HttpRequest, object_id: str) -> HttpResponse:
@@ -138,18 +141,18 @@ class OperatingPage(LocatedActions, ReadOnlyPage):
     def form_for(
         self, request: HttpRequest, operation: Operation, rows: Sequence[Any], *, is_fresh: bool = False
     ) -> ReasonForm:
-        """The question, with the answer if the request carries one."""
+        """The form of the question, with the answer if the request has one."""
         data = request.POST if "confirmed" in request.POST and not is_fresh else None
         may_see = self.has_payloads_permission(request, rows[0])
         return form_of(operation)(data, rows=rows, may_see_payloads=may_see)
 
     def _ask_about_all(self, request: HttpRequest, rows: Sequence[Any], name: str, form: ReasonForm) -> HttpResponse:
         hidden = [(self.checkbox_name, str(row.pk)) for row in rows]
-        told = self.consequences(request, rows, name)
-        return self.ask(request, name, Question(form, len(rows), rows[: self.max_named], hidden, told))
+        consequences = self.consequences(request, rows, name)
+        return self.ask(request, name, Question(form, len(rows), rows[: self.max_named], hidden, consequences))
 
     def ask(self, request: HttpRequest, name: str, question: Question) -> HttpResponse:
-        """The page that asks before something is done."""
+        """The page that asks before an operation is carried out."""
         operation = self.operations[name]
         is_on_page = PAGE_ACTION in request.POST
         context = {
@@ -168,7 +171,7 @@ class OperatingPage(LocatedActions, ReadOnlyPage):
         return TemplateResponse(request, "chainsched/admin/confirm.html", context)
 
     def _carry_out(self, request: HttpRequest, rows: Sequence[Any], operation: Operation, form: ReasonForm) -> None:
-        """Row by row, because each has an outcome and an entry of its own; what is done is written down at once."""
+        """Row by row: each row has an outcome and, at once, a history entry of its own."""
         instruction = Instruction(request.user, form.cleaned_data["reason"], form.details())
         done, without_effect, refused = Counter[str](), Counter[str](), Counter[str]()
         for row in rows:
@@ -181,19 +184,19 @@ class OperatingPage(LocatedActions, ReadOnlyPage):
             except ChainschedError as error:
                 refused[str(error)] += 1
             except OperationalError:
-                refused["the database is busy with it; try again"] += 1
-        self._tell(request, operation, done, messages.SUCCESS)
-        self._tell(request, operation, without_effect, messages.WARNING)
-        self._tell(request, operation, refused, messages.ERROR)
+                refused["the database is busy with this row; try again"] += 1
+        self._report(request, operation, done, messages.SUCCESS)
+        self._report(request, operation, without_effect, messages.WARNING)
+        self._report(request, operation, refused, messages.ERROR)
 
-    def _tell(self, request: HttpRequest, operation: Operation, outcomes: Counter[str], level: int) -> None:
+    def _report(self, request: HttpRequest, operation: Operation, outcomes: Counter[str], level: int) -> None:
         for outcome, number in outcomes.most_common(5):
             noun = self.opts.verbose_name if number == 1 else self.opts.verbose_name_plural
             self.message_user(request, f"{operation.label}: {number} {noun}: {outcome.rstrip('.')}.", level)
 
 
 def _action_for(operation: Operation) -> Callable[..., HttpResponse | None]:
-    """The action of Django's admin that asks about an operation and carries it out."""
+    """The admin action that asks about an operation and carries it out."""
 
     def act(page: OperatingPage, request: HttpRequest, rows: QuerySet[Any]) -> HttpResponse | None:
         return page.operate(request, rows, operation.name)

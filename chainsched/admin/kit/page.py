@@ -1,7 +1,7 @@
-"""What all pages share: they only show, keep payloads from most eyes, and lead to what else the user may see.
+"""The base of all pages: read-only, payloads by permission only, and links to other rows that the user may see.
 
-The classes here and in the files beside it are mixins without a base of their own, to be combined with Django's
-``ModelAdmin`` or with that of a theme.
+The classes in this package are mixins without a base of their own, to be combined with Django's ``ModelAdmin`` or with
+that of a theme.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from chainsched.db.fields import with_users
 from chainsched.domain.redaction import redact_text
 from chainsched.flow.transactions import index_reads
 
-# What jobs are called with, what they return, how far they say they are, and what was on the stack when they failed.
+# The inputs and outputs of jobs, the progress that they report, and the tracebacks of their failures.
 PAYLOADS = frozenset({"input", "output", "trigger_input", "progress", "failure_traceback"})
 VIEW_PAYLOADS = "chainsched.view_payloads"
 SHOW_ALL = "all"
 
 
 class ReadOnlyPage(Mixin):
-    """Shows rows to whoever has the view permission and lets nobody, not even a superuser, edit them."""
+    """Shows rows to users with the view permission; no user, not even a superuser, can edit them."""
 
     change_form_template = "chainsched/admin/change_form.html"
     change_list_template = "chainsched/admin/change_list.html"
@@ -39,7 +39,7 @@ class ReadOnlyPage(Mixin):
     show_facets = ShowFacets.NEVER
     show_full_result_count = False
     fields = ()
-    # What the rows are read together with, and users, who may be in another database.
+    # Related rows to read in the same query, and references to users, who may be in another database.
     related: Sequence[str] = ()
     people: Sequence[str] = ()
 
@@ -57,20 +57,20 @@ class ReadOnlyPage(Mixin):
         return _holds(request, VIEW_PAYLOADS)
 
     def get_queryset(self, request: HttpRequest) -> models.QuerySet[Any]:
-        """Rows without their payloads, which may be large; a page that shows one fetches it."""
+        """Rows without their payloads, which may be large; a page that shows a payload reads it."""
         names = {field.name for field in self.opts.concrete_fields}
         rows = super().get_queryset(request).defer(*sorted(PAYLOADS & names))
         rows = rows.prefetch_related(*map(with_users, self.people)) if self.people else rows
         return rows.select_related(*self.related) if self.related else rows
 
     def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest) -> bool:
-        """Refuse filters over payloads: answers to guesses would give away what is not shown."""
+        """Refuse filters by payloads: a user could guess hidden values and check the guesses."""
         if PAYLOADS & set(lookup.split("__")):
             return False
         return super().lookup_allowed(lookup, value, request)
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
-        """The list, with what its rows need from other tables read for all of them at once."""
+        """The list; the values that its rows need from other tables are read for all of them at once."""
         with index_reads():
             changelist: Any = super().get_changelist_instance(request)
             changelist.is_cut = changelist.result_count >= MAX_COUNTED
@@ -78,7 +78,7 @@ class ReadOnlyPage(Mixin):
         return changelist
 
     def enrich(self, request: HttpRequest, rows: Sequence[Any]) -> None:
-        """Read what the columns of these rows need, in a number of queries that does not depend on theirs."""
+        """Read the values for the columns of these rows, in a number of queries that does not grow with the rows."""
 
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
         """The page of a row: its sections in place of Django's form."""
@@ -89,19 +89,19 @@ class ReadOnlyPage(Mixin):
         return super().render_change_form(request, context, *args, **kwargs)
 
     def sections(self, request: HttpRequest, row: Any) -> Iterable[Section]:
-        """What the page of this row shows, from top to bottom."""
+        """The sections of the page of this row, from top to bottom."""
         yield self.columns(row)
 
-    def columns(self, row: Any, *, title: str = "All columns", is_merged: bool = True) -> Facts:
-        """Every column that is no payload, references as plain numbers: what they name may be gone."""
+    def columns(self, row: Any, *, title: str = "All columns", is_collapsed: bool = True) -> Facts:
+        """Every column that is no payload; references as plain numbers, because their rows may have been deleted."""
         fields = [field for field in type(row)._meta.concrete_fields if field.name not in PAYLOADS]
         facts = [Fact(str(field.verbose_name), _shown(row, field), str(field.help_text)) for field in fields]
-        return Facts(title, facts, is_merged=is_merged)
+        return Facts(title, facts, is_collapsed=is_collapsed)
 
     def payloads(self, request: HttpRequest, row: Any, *names: str) -> Iterable[Section]:
-        """The payloads of a row that hold something, or a line that says what it takes to see them."""
+        """The payloads of a row that are not empty, or the name of the permission that is missing."""
         if not self.has_payloads_permission(request, row):
-            hint = f"Hidden: seeing them takes the permission {VIEW_PAYLOADS}."
+            hint = f"Hidden: seeing them requires the permission {VIEW_PAYLOADS}."
             yield Facts("Payloads", [Fact(", ".join(names).replace("_", " "), hint)])
             return
         if missing := row.get_deferred_fields() & set(names):
@@ -118,18 +118,18 @@ class ReadOnlyPage(Mixin):
         return visible(self.admin_site, request, model)
 
     def sees_all(self, request: HttpRequest, model: type[models.Model]) -> bool:
-        """Whether the page of a model leaves no row out for this user, as a project may let it."""
+        """Whether this user sees all rows of a model; a project may narrow its page to some of them."""
         if not self.admin_site.is_registered(model):
             return True
         return not is_narrowed(self.admin_site.get_model_admin(model).get_queryset(request))
 
     def find(self, request: HttpRequest, model: type[models.Model], keys: Iterable[Any]) -> dict[Any, Any]:
-        """Those of the rows with these keys that this user may see: one query, or none."""
+        """The rows with these keys, as far as this user may see them: one query, or none."""
         wanted = {key for key in keys if key is not None}
         return dict(self.visible(request, model).in_bulk(wanted)) if wanted else {}
 
     def name(self, found: dict[Any, Any], key: Any, words: str = "") -> Any:
-        """A link to one of the rows that were found; for others only what they are called."""
+        """A link to the row with this key if it is among those found; otherwise its name without a link."""
         if key in found:
             return display.link(self.admin_site, found[key], words)
         return words or (display.NOTHING if key is None else f"#{key}")
@@ -145,7 +145,7 @@ def visible(site: AdminSite, request: HttpRequest, model: type[models.Model]) ->
 
 
 def is_narrowed(rows: models.QuerySet[Any]) -> bool:
-    """Whether the page behind these rows leaves some out for its user."""
+    """Whether a project narrows these rows of a page to some of them for its user."""
     return bool(rows.query.where)
 
 
@@ -163,5 +163,5 @@ def _shown(row: models.Model, field: models.Field[Any, Any]) -> Any:
         return display.document(value)[: display.MAX_SHOWN]
     if isinstance(field, models.TextField | models.CharField) and not field.choices:
         return redact_text(value)[: display.MAX_SHOWN]
-    # As text: numbers of rows and processes are names, which no language divides into thousands.
+    # As text: ids of rows and processes are names, so they are shown without thousands separators.
     return str(dict(field.flatchoices).get(value, value))

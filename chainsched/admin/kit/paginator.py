@@ -1,4 +1,4 @@
-"""Pages of a list whose length nobody counts to the end."""
+"""Pages of a list of which only a bounded number of rows is counted."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ MAX_COUNTED = 5_000
 class BoundedPaginator(_Paginator):
     """Counts up to a bound and ends the list there: a table of a million rows costs no more than one of thousands.
 
-    Nobody turns a hundred pages; filters and the search lead to what lies beyond.
+    Users do not turn a hundred pages; the filters and the search lead to the other rows.
     """
 
     @cached_property
     def count(self) -> int:
-        # In the list's order, which has its index: without one PostgreSQL may begin to read the table as it lies.
+        # In the list's order, which has an index: without an order PostgreSQL may scan the table.
         return int(self.object_list[:MAX_COUNTED].count())  # type: ignore[attr-defined]

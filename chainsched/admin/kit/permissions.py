@@ -1,4 +1,4 @@
-"""Who may do what: one permission a verb. A project narrows one by row by overriding its method."""
+"""One permission for each operator verb. A project overrides a method to narrow its permission to some rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from chainsched.operations import PERMISSIONS
 
 
 class Verbs:
-    """Asks for the permission of each verb. ``row`` is None when asked in general, and the row in question after."""
+    """Checks the permission of each verb; ``row`` is None for the action in general, then the row that it is for."""
 
     def has_trigger_permission(self, request: HttpRequest, row: Any = None) -> bool:
         """Trigger manifests and groups, run executions again, bring queue rows forward."""

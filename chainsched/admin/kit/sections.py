@@ -1,4 +1,4 @@
-"""What the page of a row is made of, as plain values; a template draws each kind.
+"""The sections of the page of a row, as plain values; a template draws each kind.
 
 Cells and facts are texts, which the template escapes, or links and badges made by ``display``.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One thing worth knowing, under its name."""
+    """A value with its name."""
 
     name: str
     value: Any
@@ -21,17 +21,17 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Facts that belong together; those that are rarely needed are folded away."""
+    """Facts that belong together; those that are rarely needed are collapsed."""
 
     title: str
     facts: Sequence[Fact]
-    is_merged: bool = False
+    is_collapsed: bool = False
     kind: str = "facts"
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of other tables that have to do with this one."""
+    """Rows of other tables that belong to this row."""
 
     title: str
     columns: Sequence[str]
@@ -53,7 +53,7 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A row in a tree, and how deep it stands."""
+    """A row in a tree, and its depth."""
 
     words: Any
     depth: int
@@ -62,18 +62,18 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Rows below each other; a note says how many more there are."""
+    """Rows with children below their parents; a note gives the number of rows that are not shown."""
 
     title: str
     nodes: Sequence[Node]
     note: str = ""
-    is_merged: bool = False
+    is_collapsed: bool = False
     kind: str = "tree"
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A node of a picture: where it stands, its lines, what it says in full, and where it leads."""
+    """A node of a picture: its box, its lines of text, its full text, and its link."""
 
     box: Any
     lines: Sequence[tuple[str, str]]
@@ -85,7 +85,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Nodes and edges, with the same as a table. Without a drawing the table stands alone, and ``problem`` says why."""
+    """Nodes and edges, also as a table. Without a drawing there is only the table, and ``problem`` gives the reason."""
 
     title: str
     summary: str
@@ -102,7 +102,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A place on an axis, and what stands there."""
+    """A position on an axis, and its label."""
 
     at: str
     words: str
@@ -127,7 +127,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Bars beside each other over a common axis, with the same as a table."""
+    """Bars over a common axis, also as a table."""
 
     title: str
     summary: str

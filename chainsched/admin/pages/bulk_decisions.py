@@ -1,4 +1,4 @@
-"""Bulk decisions: one answer for more dead letters than a request should write, its progress, and each outcome."""
+"""Bulk decisions: one decision for more dead letters than a request should write, its progress and the outcomes."""
 
 from __future__ import annotations
 
@@ -28,37 +28,39 @@ from chainsched.operations import Operation
 MAX_CHOSEN = 50_000
 PAGE = 2000
 MAX_SKIPPED = 50
-# Letters whose dependents the page that asks looks for.
-MAX_LOOKED_AT = 500
+# The page that asks names the dependents of this many letters.
+MAX_EXPLAINED = 500
 MAX_SELECTION = 1000
 IN_THE_BACKGROUND = (
-    "They are decided about in the background, in batches; a page shows how far it is and what became of each."
+    "A scheduler decides about them in the background, in batches; a page shows the progress and each outcome."
 )
 
 
 class DecidingAboutMany(OperatingPage):
-    """Lets an action on all that the filters leave go beyond what a form can name: the engine carries it out."""
+    """Allows an action on more letters than a form can name, all that match the filters: schedulers carry it out."""
 
     def operate_on_many(self, request: HttpRequest, rows: QuerySet[Any], name: str) -> HttpResponse | None:
-        """Ask about all letters that await a decision here, or hand them over if the request carries the answer."""
+        """Ask about all letters that await a decision, or store the bulk decision if the request has an answer."""
         if request.POST.get("select_across") != "1":
             return super().operate_on_many(request, rows, name)
         operation = self.operations[name]
         is_answered = "confirmed" in request.POST
         ids = list(self._permitted(request, rows, operation, upto=_newest(request) if is_answered else None))
         if is_answered and request.POST.get("count") != str(len(ids)):
-            self.message_user(request, "The selection has changed meanwhile; look at it again.", messages.WARNING)
+            self.message_user(
+                request, "The selection has changed since it was shown; check it again.", messages.WARNING
+            )
             ids, is_answered = list(self._permitted(request, rows, operation, upto=None)), False
         if not ids or len(ids) > MAX_CHOSEN:
-            self.message_user(request, _unfit(ids), messages.ERROR)
+            self.message_user(request, _refusal(ids), messages.ERROR)
             return None
         form = self.form_for(request, operation, [None], is_fresh=not is_answered)
         if not is_answered or not form.is_valid():
             return self._ask_about(request, rows, name, form, ids)
-        return self._hand_over(request, name, form, ids)
+        return self._store(request, name, form, ids)
 
     def _permitted(self, request: HttpRequest, rows: Any, operation: Operation, *, upto: int | None) -> Iterator[int]:
-        """The letters that the user sees, that await a decision, and that they may decide about, each asked for."""
+        """The letters that the user sees, that await a decision, and that they may decide about, checked one by one."""
         awaiting = rows.awaiting().select_related(None).prefetch_related(None).defer("reason", "note").order_by("pk")
         shown = awaiting if upto is None else awaiting.filter(pk__lte=upto)
         found, last = 0, 0
@@ -71,13 +73,13 @@ class DecidingAboutMany(OperatingPage):
         self, request: HttpRequest, rows: QuerySet[Any], name: str, form: ReasonForm, ids: Sequence[int]
     ) -> HttpResponse:
         named = list(rows.filter(pk__in=ids[: self.max_named]).order_by("pk"))
-        # Nothing that arrives after this page was shown belongs to it.
+        # Letters that are created after this page was shown are not part of the selection.
         hidden = [("select_across", "1"), ("newest", str(ids[-1])), (self.checkbox_name, str(ids[0]))]
-        first = list(rows.filter(pk__in=ids[:MAX_LOOKED_AT]))
-        told = [IN_THE_BACKGROUND, *self.consequences(request, first, name)]
-        return self.ask(request, name, Question(form, len(ids), named, hidden, told))
+        first = list(rows.filter(pk__in=ids[:MAX_EXPLAINED]))
+        consequences = [IN_THE_BACKGROUND, *self.consequences(request, first, name)]
+        return self.ask(request, name, Question(form, len(ids), named, hidden, consequences))
 
-    def _hand_over(self, request: HttpRequest, name: str, form: ReasonForm, ids: Sequence[int]) -> HttpResponse:
+    def _store(self, request: HttpRequest, name: str, form: ReasonForm, ids: Sequence[int]) -> HttpResponse:
         reason = form.cleaned_data["reason"]
         bulk_decision = request_bulk_decision(
             BulkDecisionVerb(name),
@@ -88,7 +90,9 @@ class DecidingAboutMany(OperatingPage):
             now=database_now(),
         )
         self.message_user(
-            request, f"{len(ids)} dead letters were handed over: bulk decision {bulk_decision.pk}.", messages.SUCCESS
+            request,
+            f"{len(ids)} dead letters will be decided about by bulk decision {bulk_decision.pk}.",
+            messages.SUCCESS,
         )
         if self.visible(request, BulkDecision).filter(pk=bulk_decision.pk).exists():
             return HttpResponseRedirect(
@@ -102,14 +106,14 @@ def _newest(request: HttpRequest) -> int:
     return int(posted) if posted.isdecimal() and len(posted) < 19 else 0
 
 
-def _unfit(ids: Sequence[int]) -> str:
+def _refusal(ids: Sequence[int]) -> str:
     if not ids:
         return "Nothing was done: none of them awaits a decision that you may make."
     return f"Nothing was done: a bulk decision takes at most {MAX_CHOSEN:,} letters. Narrow the list by its filters."
 
 
 class BulkDecisionPage(Verbs, OperatingPage):
-    """BulkDecisions, newest first."""
+    """Bulk decisions, newest first."""
 
     list_display = ("number", "what", "standing", "progress", "asker", "asked")
     list_filter = (BulkDecisionStatusFilter,)
@@ -119,15 +123,15 @@ class BulkDecisionPage(Verbs, OperatingPage):
     target = "bulk_decision"
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """All bulk decisions; whoever does not see all dead letters sees their own."""
+        """All bulk decisions; only their own for users who do not see all dead letters."""
         rows = super().get_queryset(request)
         return rows if self.sees_all(request, DeadLetter) else rows.filter(asked_by=request.user)
 
     def has_cancel_permission(self, request: HttpRequest, row: Any = None) -> bool:
-        """Whoever may decide so themselves may call it off."""
+        """Users who may make this decision may cancel it."""
         verbs = {"retry": self.has_retry_permission, "acknowledge": self.has_acknowledge_permission}
-        asked = [verbs[row.verb]] if row is not None and row.verb in verbs else list(verbs.values())
-        return any(may(request) for may in asked)
+        checks = [verbs[row.verb]] if row is not None and row.verb in verbs else list(verbs.values())
+        return any(is_permitted(request) for is_permitted in checks)
 
     @admin.display(description="id")
     def number(self, bulk_decision: BulkDecision) -> str:
@@ -149,7 +153,7 @@ class BulkDecisionPage(Verbs, OperatingPage):
 
     @admin.display(description="asked by")
     def asker(self, bulk_decision: BulkDecision) -> str:
-        return str(bulk_decision.asked_by or "an account that is gone")
+        return str(bulk_decision.asked_by or "a deleted account")
 
     @admin.display(description="asked")
     def asked(self, bulk_decision: BulkDecision) -> Any:
@@ -170,17 +174,21 @@ class BulkDecisionPage(Verbs, OperatingPage):
             Fact("still to do", self._listed(bulk_decision, BulkDecisionOutcome.WAITING, bulk_decision.left)),
             Fact("asked by", self.asker(bulk_decision)),
             Fact("note", redact_text(bulk_decision.note) or display.NOTHING),
-            Fact("chosen by", redact_text(bulk_decision.selection) or display.NOTHING, "How the list was narrowed."),
+            Fact(
+                "filters",
+                redact_text(bulk_decision.selection) or display.NOTHING,
+                "The filters of the list when the user asked.",
+            ),
             Fact("asked", self.asked(bulk_decision)),
-            Fact("begun", display.moment(bulk_decision.started_at)),
-            Fact("over", display.moment(bulk_decision.finished_at)),
+            Fact("started", display.moment(bulk_decision.started_at)),
+            Fact("finished", display.moment(bulk_decision.finished_at)),
         ]
         if bulk_decision.cancel_reason:
             facts.insert(2, Fact("cancelled because", redact_text(bulk_decision.cancel_reason)))
-        return Facts("BulkDecision", facts)
+        return Facts("Bulk decision", facts)
 
     def _listed(self, bulk_decision: BulkDecision, outcome: BulkDecisionOutcome, number: int) -> Any:
-        """A number that leads to the letters it counts."""
+        """A number with a link to the letters that it counts."""
         narrowed = {"by_bulk_decision": bulk_decision.pk, "outcome": outcome.value}
         return display.linked(
             display.address(self.admin_site, BulkDecisionItem, "changelist", **narrowed), f"{number:,}"
@@ -198,7 +206,7 @@ class BulkDecisionPage(Verbs, OperatingPage):
 
 
 class BulkDecisionItemPage(ReadOnlyPage):
-    """What became of each letter of a bulk decision."""
+    """The letters of bulk decisions, with the outcome of each."""
 
     list_display = ("number", "bulk_decision_link", "letter", "standing", "why", "decided")
     list_filter = (BulkDecisionOutcomeFilter, BulkDecisionFilter)
@@ -232,7 +240,7 @@ class BulkDecisionItemPage(ReadOnlyPage):
     def standing(self, row: BulkDecisionItem) -> Any:
         return display.badge(row.outcome)
 
-    @admin.display(description="in words")
+    @admin.display(description="explanation")
     def why(self, row: BulkDecisionItem) -> str:
         return redact_text(row.explanation) or display.NOTHING
 
@@ -246,7 +254,7 @@ class BulkDecisionItemPage(ReadOnlyPage):
             Fact("bulk decision", self.bulk_decision_link(row)),
             Fact("dead letter", self.letter(row)),
             Fact("outcome", self.standing(row)),
-            Fact("in words", self.why(row)),
+            Fact("explanation", self.why(row)),
             Fact("decided", self.decided(row)),
         ]
         yield Facts("Letter of a bulk decision", facts)

@@ -1,4 +1,4 @@
-"""Dead letters: what failed for good, why, and what was decided about it."""
+"""Dead letters: the runs that failed for good, the reasons, and the decisions about them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from chainsched.models import DeadLetter, Manifest, Metadata
 from chainsched.models.downstream import load_downstream
 
 MAX_FINGERPRINT = 8
-# Dependents that are looked for behind a retry, and those that are named.
+# Dependents of a retry that are read, and those that are named.
 MAX_DOWNSTREAM = 500
 MAX_CONSEQUENCES = 10
 
@@ -35,7 +35,7 @@ def _is_awaiting(letter: DeadLetter) -> bool:
 
 
 class DeadLetterPage(Verbs, FoundByManifest, TriagePage, DecidingAboutMany):
-    """What awaits a decision, newest first; on demand also what was decided."""
+    """Letters that await a decision, newest first; on request also those that were decided about."""
 
     list_display = ("number", "manifest_name", "standing", "why", "attempts", "alike", "since")
     list_filter = (
@@ -61,7 +61,7 @@ class DeadLetterPage(Verbs, FoundByManifest, TriagePage, DecidingAboutMany):
 
     @admin.display(description="manifest")
     def manifest_name(self, letter: Any) -> Any:
-        """A link to the manifest; its number if it was removed, or is not for this user to see."""
+        """A link to the manifest; its id if it was removed or this user may not see it."""
         is_lost = letter.manifest_id is not None and letter.manifest_id not in letter.visible_manifests
         return self.name(
             letter.visible_manifests, letter.manifest_id, f"#{letter.manifest_id} (gone)" if is_lost else ""
@@ -103,10 +103,10 @@ class DeadLetterPage(Verbs, FoundByManifest, TriagePage, DecidingAboutMany):
             Fact("last attempt", self.name(executions, letter.execution_id)),
             Fact("reason", redact_text(letter.reason)[: display.MAX_SHOWN]),
             Fact("failed attempts", letter.failure_count),
-            Fact("fingerprint", letter.fingerprint or display.NOTHING, "The same for failures that look the same."),
+            Fact("fingerprint", letter.fingerprint or display.NOTHING, "The same for similar failures."),
             Fact("given up", display.moment(letter.dead_lettered_at)),
         ]
-        return Facts("What failed", facts)
+        return Facts("Failure", facts)
 
     def _decision(self, letter: DeadLetter, executions: dict[Any, Any]) -> Facts:
         if _is_awaiting(letter):
@@ -120,7 +120,7 @@ class DeadLetterPage(Verbs, FoundByManifest, TriagePage, DecidingAboutMany):
         return Facts("Decision", facts)
 
     def consequences(self, request: HttpRequest, rows: Sequence[Any], name: str) -> Sequence[str]:
-        """What a retry lets run besides, if all goes well."""
+        """The dependents that run after a retry, if it succeeds."""
         if name != "retry":
             return ()
         found = self._would_run([letter.manifest_id for letter in rows if _is_awaiting(letter)])
@@ -128,10 +128,10 @@ class DeadLetterPage(Verbs, FoundByManifest, TriagePage, DecidingAboutMany):
         names = list(seen.order_by("depth", "external_id").values_list("external_id", flat=True)[:MAX_DOWNSTREAM])
         number = _counted(seen.count() if names else 0)
         listed = ", ".join(names[:MAX_CONSEQUENCES]) + (" and others" if len(names) > MAX_CONSEQUENCES else "")
-        return (f"If all goes well, dependents run afterwards, {number} in all: {listed}.",) if names else ()
+        return (f"Dependents that run after a success, {number} in all: {listed}.",) if names else ()
 
     def _downstream(self, request: HttpRequest, letter: DeadLetter) -> Iterable[Section]:
-        """What runs after a retry that succeeds, its dependents' dependents included; only what the user may see."""
+        """The manifests that run after a successful retry, on every level below; only those that the user may see."""
         if not _is_awaiting(letter):
             return
         seen = self.visible(request, Manifest).filter(pk__in=self._would_run([letter.manifest_id]))

@@ -1,4 +1,4 @@
-"""Executions: what caused each, what became of it, and what it led to."""
+"""Executions: the causes of each, its outcome, and the executions that it led to."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from chainsched.models import Manifest, ManifestGroup, Metadata, Process
 from chainsched.operations import Operation
 
 MAX_NODES = 200
-MAX_UNFOLDED = 50
+MAX_EXPANDED = 50
 MAX_READ = 2_000
 MAX_COUNTED = 10_000
 
@@ -60,7 +60,7 @@ class MetadataPage(Verbs, FoundByManifest, OperatingPage):
         return (found, False) if found.exists() else super().get_search_results(request, queryset, search_term)
 
     def is_permitted(self, request: HttpRequest, row: Any, operation: Operation) -> bool:
-        """A tree is cancelled as a whole, so nobody cancels one of which they do not see all."""
+        """A tree is cancelled as a whole, so only users who see all of it may cancel it."""
         if not super().is_permitted(request, row, operation):
             return False
         return operation is not self.operations["cancel_tree"] or self._sees_tree(request, row)
@@ -88,7 +88,7 @@ class MetadataPage(Verbs, FoundByManifest, OperatingPage):
     @admin.display(description="took")
     def took(self, execution: Metadata) -> str:
         ended, started = execution.ended_at, execution.started_at
-        return display.lasting(ended - started if ended and started else None)
+        return display.duration(ended - started if ended and started else None)
 
     def sections(self, request: HttpRequest, row: Any) -> Iterable[Section]:
         yield self._outcome(request, row)
@@ -123,7 +123,7 @@ class MetadataPage(Verbs, FoundByManifest, OperatingPage):
         return Facts("Times", [*facts, Fact("took", self.took(execution))])
 
     def _causes(self, request: HttpRequest, execution: Metadata, ancestry: Ancestry) -> Table:
-        """The chain up to the root; of links that the user may not see, only that they are there."""
+        """The chain of causes up to the root; a cause that the user may not see has a line without details."""
         found = self.find(request, Metadata, [cause.execution_id for cause in ancestry.chain])
         rows = [
             (self.name(found, cause.execution_id, cause.name), display.badge(cause.state), cause.reason)
@@ -135,11 +135,11 @@ class MetadataPage(Verbs, FoundByManifest, OperatingPage):
             f"Correlation id {execution.external_id}, causation id {execution.causation_id or 'none'}, "
             f"root correlation id {ancestry.root_correlation_id or 'none'}."
         )
-        cancelled = " Its tree was cancelled: it gets no further executions." if ancestry.is_tree_cancelled else ""
+        cancelled = " Its tree was cancelled and gets no further work." if ancestry.is_tree_cancelled else ""
         return Table("Why it ran", ("Execution", "State", "Ran because"), rows, note=ids + cancelled)
 
     def _tree(self, request: HttpRequest, execution: Metadata, line: Collection[int]) -> Tree:
-        """The tree it belongs to. Itself and what led to it are there also if the tree is larger than what is read."""
+        """The tree that it belongs to. This execution and its causes are shown even if not all of the tree is read."""
         members = self.visible(request, Metadata).filter(pk__in=execution.tree().order_by().values("id"))
         columns = ("id", "parent_execution_id", "manifest_external_id", "workflow", "state")
         runs = {row[0]: Leaf(*row) for row in members.order_by("id").values_list(*columns)[: MAX_READ + 1]}
@@ -152,7 +152,7 @@ class MetadataPage(Verbs, FoundByManifest, OperatingPage):
         rest = total - count_shown(lines)
         least = "at least " if total >= MAX_COUNTED else ""
         note = f"and {least}{rest:,} more" if rest > 0 else ""
-        return Tree("Tree", nodes, note=note, is_merged=len(nodes) > MAX_UNFOLDED)
+        return Tree("Tree", nodes, note=note, is_collapsed=len(nodes) > MAX_EXPANDED)
 
     def _sees_tree(self, request: HttpRequest, execution: Metadata) -> bool:
         if self.sees_all(request, Metadata):

@@ -1,4 +1,4 @@
-"""The pages with graphs: of all groups, of the manifests in one group, and of what is around one manifest."""
+"""The pages with graphs: of all groups, of the manifests in one group, and of the neighbours of one manifest."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ MAX_BELOW = 60
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a manifest stands, and its parent, if the user may see it."""
+    """The graph around a manifest, and its parent, if the user may see it."""
 
     picture: Picture
     parent: Member | None
 
 
 class Graphs(ReadOnlyPage):
-    """Draws what the user may see of the manifests, on the pages of any model."""
+    """Draws the manifests that the user may see, on the pages of any model."""
 
     def draw_fans(
         self, forest: GraphLoader, fans: Sequence[Fan], *, anchors: Mapping[int | None, Hashable], room: int
     ) -> Graph:
-        """The manifests of these fans, collapsed into so many nodes: one query."""
+        """The manifests of these fans, collapsed into at most ``room`` nodes: one query."""
         collapsed = collapse(fans, anchors=anchors, room=room)
         return self.assemble(collapsed, forest.members(opened(collapsed), limit=room))
 
     def assemble(self, collapsed: Collapsed, members: Sequence[Member]) -> Graph:
-        """The nodes with links to the pages of manifests and, of many, to their list."""
+        """The nodes, with links to the pages of manifests and, for a collapsed node, to their list."""
         return assemble(collapsed, members, address_of=self.page_of, address_of_fan=self._list_of)
 
     def page_of(self, pk: int) -> str:
@@ -56,7 +56,7 @@ class Graphs(ReadOnlyPage):
         return display.address(self.admin_site, Manifest, "change", pk)
 
     def _list_of(self, fan: Fan) -> str:
-        """The list of manifests, narrowed as near to a fan as its filters can."""
+        """The address of the list of manifests, narrowed to a fan as far as its filters allow."""
         query = {"by_group": fan.group_name, "schedule_type__exact": fan.key.kind}
         return display.address(self.admin_site, Manifest, "changelist", **query)
 
@@ -65,7 +65,7 @@ class GroupGraphs(Graphs):
     """Adds the graph of all groups and that of each group's manifests to the pages of groups."""
 
     def get_urls(self) -> list[Any]:
-        """Django's own addresses and, before them, those of the graphs."""
+        """The addresses of the graphs, before Django's own."""
         wrap = self.admin_site.admin_view
         name = f"{self.opts.app_label}_{self.opts.model_name}"
         return [
@@ -75,7 +75,7 @@ class GroupGraphs(Graphs):
         ]
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
-        """The list, with a way to the graph."""
+        """The list, with a link to the graph."""
         link = {"url": display.address(self.admin_site, self.model, "graph"), "words": "Graph"}
         return super().changelist_view(request, {"page_links": [link], **(extra_context or {})})
 
@@ -99,13 +99,13 @@ class GroupGraphs(Graphs):
         return self._page(request, group, self.members_picture(request, group))
 
     def groups_picture(self, request: HttpRequest) -> Picture:
-        """The groups and which depend on which: three queries."""
+        """The groups and their dependencies on each other: three queries."""
         found = list(self.visible(request, ManifestGroup).order_by("name")[: MAX_GROUPS + 1])
         names = {group.pk: group.name for group in found[:MAX_GROUPS]}
         forest = GraphLoader(self.visible(request, Manifest))
         edges = {edge: n for edge, n in forest.between_groups().items() if names.keys() >= set(edge)}
         counted = forest.by_group(list(names))
-        # Those that have to do with others come first, so that a cut leaves out the lonely ones.
+        # Groups with dependencies come first, so that the limit leaves out groups without any.
         linked = {pk for edge in edges for pk in edge}
         alike = sorted(
             collapse_neighbours(list(names), edges, room=MAX_NODES),
@@ -115,9 +115,9 @@ class GroupGraphs(Graphs):
         for pks in alike[:MAX_NODES]:
             url = display.address(self.admin_site, ManifestGroup, "change", pks[0]) if len(pks) == 1 else ""
             graph.vertices.append(group_vertex(pks, names, counted, url=url))
-        home = {pk: ("groups", pks[0]) for pks in alike for pk in pks}
+        node_of_group = {pk: ("groups", pks[0]) for pks in alike for pk in pks}
         for (parent, child), number in edges.items():
-            edge = (home[parent], home[child])
+            edge = (node_of_group[parent], node_of_group[child])
             graph.edges[edge] = graph.edges.get(edge, 0) + number
         left_out = sum(len(pks) for pks in alike[MAX_NODES:])
         if left_out or len(found) > MAX_GROUPS:
@@ -136,7 +136,7 @@ class GroupGraphs(Graphs):
         }
         graph = self.draw_fans(forest, fans, anchors=anchors, room=room - len(names))
         for pk, name in names.items():
-            vertex = Vertex(("group", pk), name, {}, what="another group", url=self.members_of(pk), is_outside=True)
+            vertex = Vertex(("group", pk), name, {}, kind="another group", url=self.members_of(pk), is_outside=True)
             graph.vertices.append(vertex)
         if is_cut:
             rest = forest.count(Q(group=group.pk)) - sum(fan.size for fan in fans)
@@ -166,10 +166,10 @@ class GroupGraphs(Graphs):
 
 
 class ManifestGraphs(Graphs):
-    """Draws where a manifest stands: the line up to the root, and what depends on it, down to the second generation."""
+    """Draws the graph around a manifest: its ancestors up to the root, and its dependents down to the second level."""
 
     def place(self, request: HttpRequest, manifest: Any) -> Place:
-        """What is around a manifest: two queries."""
+        """The ancestors and the dependents of a manifest: two queries."""
         line = _line_of(manifest)
         forest = GraphLoader(self.visible(request, Manifest), parents=line | Q(depends_on=manifest.pk))
         nearest = Manifest.objects.filter(Q(pk=manifest.pk) | Q(depends_on=manifest.pk)).order_by()
@@ -185,24 +185,24 @@ class ManifestGraphs(Graphs):
             graph.edges[node_of(parent.pk), node_of(child.pk)] = 1
         graph.add(self.assemble(collapsed, members))
         if is_cut:
-            graph.notes.append("Not all that depends on it was read; the numbers are too small.")
+            graph.notes.append("Some of its dependents were not read; the numbers are too small.")
         return Place(picture("Place in the graph", graph), parent=upwards[1] if len(upwards) > 1 else None)
 
 
 def opened(collapsed: Collapsed) -> list[Fan]:
-    """The fans whose members are drawn one by one and have to be read for that."""
+    """The fans with members that are drawn one by one and have to be read for that."""
     return [fan for unit in collapsed.units if unit.is_open for fan in unit.fans if fan.size > 1]
 
 
 def _line_of(manifest: Manifest) -> Q:
-    """The condition for a manifest and all above it; of a root only itself."""
+    """The condition for a manifest and all its ancestors; for a root, the root alone."""
     if manifest.depends_on_id is None:
         return Q(pk=manifest.pk)
     return Q(pk__in=Manifest.objects.line_of(manifest.pk, limit=MAX_ABOVE).order_by().values("pk"))
 
 
 def _upwards(pk: int | None, known: dict[int, Member]) -> Iterator[Member]:
-    """From a manifest to its parent and so on; what the user may not see ends the line, and so does a circle."""
+    """A manifest, its parent and so on, up to the first one that the user may not see, or that would close a cycle."""
     while pk in known:
         member = known.pop(pk)
         yield member

@@ -1,4 +1,4 @@
-"""Groups: their limits and switches, and what is under way in them."""
+"""Groups: their limits and switches, and their open work."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from chainsched.operations import Operation
 MAX_MEMBERS = 50
 
 
-# What is done to every member of a group.
+# The operations that apply to every member of a group.
 OF_MEMBERS = ("trigger", "cancel")
 
 
 class ManifestGroupPage(Verbs, GroupGraphs, OperatingPage):
-    """Groups with their limits, switches and what they have under way."""
+    """Groups with their limits, switches and open work."""
 
     list_display = ("name", "switch", "max_active_jobs", "active", "waiting", "priority")
     list_filter = ("is_enabled",)
     search_fields = ("name__startswith",)
-    search_help_text = "The beginning of a group's name, with its capitals."
+    search_help_text = "The beginning of a group's name, case-sensitive."
     sortable_by = ("name",)
     target = "group"
 
     def is_permitted(self, request: HttpRequest, row: Any, operation: Operation) -> bool:
-        """What is done to all members is done by nobody who does not see them all."""
+        """An operation on all members is permitted only to users who see all of them."""
         if not super().is_permitted(request, row, operation):
             return False
         is_of_members = any(operation is self.operations[name] for name in OF_MEMBERS)
@@ -74,21 +74,23 @@ class ManifestGroupPage(Verbs, GroupGraphs, OperatingPage):
             Fact("switch", self.switch(row)),
             Fact("active", f"{row.counts[0]} of {limit}", "Pending or running at this moment."),
             Fact("waiting", row.counts[1], "Rows in the queue."),
-            Fact("priority", row.priority, "0 to 31; for manifests that state none of their own."),
+            Fact("priority", row.priority, "0 to 31; for manifests without a priority of their own."),
         ]
         yield Facts("Now", facts)
-        yield self._under_way(request, row)
+        yield self._active_executions(request, row)
         yield self._graph(request, row)
         yield self._members(request, row)
         yield self.columns(row)
 
-    def _under_way(self, request: HttpRequest, group: ManifestGroup) -> Table:
+    def _active_executions(self, request: HttpRequest, group: ManifestGroup) -> Table:
         running = self.visible(request, Metadata).filter(group=group.pk).active().order_by("id")[:MAX_MEMBERS]
         rows = [
             (display.link(self.admin_site, run, str(run)), display.badge(run.state), display.moment(run.started_at))
             for run in running
         ]
-        return Table("Under way", ("Execution", "State", "Started"), rows, if_empty="Nothing is pending or running.")
+        return Table(
+            "Active executions", ("Execution", "State", "Started"), rows, if_empty="None is pending or running."
+        )
 
     def _graph(self, request: HttpRequest, group: ManifestGroup) -> Section:
         whole = display.linked(self.members_of(group.pk), "On a page of its own")
@@ -114,6 +116,6 @@ class ManifestGroupPage(Verbs, GroupGraphs, OperatingPage):
 
 
 def _switch(member: Manifest) -> str:
-    """Whether a member runs by itself, apart from the switch of the group."""
+    """Whether a member runs by itself, regardless of the switch of the group."""
     obstacle = state_of(member, is_group_enabled=True)
     return "enabled" if obstacle is None else obstacle.value

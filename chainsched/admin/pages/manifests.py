@@ -1,4 +1,4 @@
-"""Manifests: why each is or is not running, when it will, and what has become of its runs."""
+"""Manifests: why each is or is not running, its next runs, and the outcomes of its last runs."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from chainsched.models.obstacles import state_of
 from chainsched.servers import get_server
 
 MAX_RUNS = 10
-# What no list of runs shows, and may be long.
-UNREAD = (*sorted(PAYLOADS - {"trigger_input"}), "failure_reason")
+# Columns that may be long and that no list of runs shows.
+LONG_COLUMNS = (*sorted(PAYLOADS - {"trigger_input"}), "failure_reason")
 
 
 def _is_dormant(manifest: Manifest) -> bool:
@@ -41,7 +41,7 @@ def _is_dormant(manifest: Manifest) -> bool:
 
 
 class ManifestPage(Verbs, ManifestGraphs, OperatingPage):
-    """Manifests with what makes them run and where they stand."""
+    """Manifests with their schedules and states."""
 
     list_display = ("external_id", "standing", "runs", "next_run", "last_success", "failures", "group_link")
     list_filter = (
@@ -55,18 +55,18 @@ class ManifestPage(Verbs, ManifestGraphs, OperatingPage):
     )
     related = ("group", "state")
     search_fields = ("external_id__startswith",)
-    search_help_text = "The beginning of a manifest's external id, with its capitals."
+    search_help_text = "The beginning of a manifest's external id, case-sensitive."
     sortable_by = ("external_id",)
     target = "manifest"
 
     def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
-        """By name; by time where a time is asked for, which has its index."""
+        """By external id; by the next run if the list is filtered by it, because that column has an index."""
         return ("state__next_run_at", "pk") if request.GET.get("due") in ("now", "hour", "day") else ("external_id",)
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        """Those whose name begins so, spaces included."""
+        """The manifests with this beginning of the external id, spaces included."""
         return queryset.filter(external_id__startswith=search_term) if search_term else queryset, False
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
@@ -81,10 +81,10 @@ class ManifestPage(Verbs, ManifestGraphs, OperatingPage):
 
     @admin.display(description="state")
     def standing(self, manifest: Any) -> Any:
-        """Its open item, or why it will not run, or how its last runs went."""
+        """Its open item, or the reason why it will not run, or the outcome of its last runs."""
         if manifest.open_item is not None:
             return display.badge(manifest.open_item)
-        return display.badge(_rest(manifest))
+        return display.badge(_state_without_open_item(manifest))
 
     @admin.display(description="runs")
     def runs(self, manifest: Manifest) -> str:
@@ -108,34 +108,34 @@ class ManifestPage(Verbs, ManifestGraphs, OperatingPage):
 
     def sections(self, request: HttpRequest, row: Any) -> Iterable[Section]:
         now = database_now()
-        told = self._explain(row, now)
+        explanation = self._explain(row, now)
         place = self.place(request, row)
-        yield self._now(request, row, told)
-        yield self._schedule(row, told, place.parent)
+        yield self._now(request, row, explanation)
+        yield self._schedule(row, explanation, place.parent)
         yield place.picture
-        newest = self.visible(request, Metadata).filter(manifest=row.pk).order_by("-id").defer(*UNREAD)
+        newest = self.visible(request, Metadata).filter(manifest=row.pk).order_by("-id").defer(*LONG_COLUMNS)
         runs = list(newest[: timeline.MAX_RUNS])
         yield self._timeline(runs, now)
         yield self._recent(runs[:MAX_RUNS])
         self._load_payloads(request, row)
         yield from self.payloads(request, row, "input")
-        yield from self._trigger_time(request, row)
+        yield from self._trigger_input(request, row)
         yield self.columns(row)
-        yield self.columns(display.state_of(row), title="What the engine knows")
+        yield self.columns(display.state_of(row), title="Run-time state")
 
-    def _now(self, request: HttpRequest, manifest: Manifest, told: Explanation) -> Facts:
+    def _now(self, request: HttpRequest, manifest: Manifest, explanation: Explanation) -> Facts:
         state = display.state_of(manifest)
         groups = self.find(request, ManifestGroup, [manifest.group_id])
         facts = [
-            Fact("why", f"{told.reason[:1].upper()}{told.reason[1:]}.", f"Code: {told.code}"),
+            Fact("why", f"{explanation.reason[:1].upper()}{explanation.reason[1:]}.", f"Code: {explanation.code}"),
             Fact("switch", display.badge("enabled" if manifest.is_enabled else "disabled")),
-            Fact("next run", display.moment(state.next_run_at), "When the manager looks at it."),
+            Fact("next run", display.moment(state.next_run_at), "When the manager evaluates it."),
             Fact("last success", display.moment(state.last_successful_run)),
             Fact("failures", state.consecutive_failures, "Since the last success or decision."),
             Fact("group", self.name(groups, manifest.group_id, manifest.group.name)),
             Fact("workflow", manifest.workflow),
         ]
-        if told.code == Reason.AWAITING_DEAD_LETTER:
+        if explanation.code == Reason.AWAITING_DEAD_LETTER:
             letter = self.visible(request, DeadLetter).filter(manifest=manifest.pk).awaiting().first()
             facts.insert(1, Fact("dead letter", display.link(self.admin_site, letter) if letter else display.NOTHING))
         return Facts("Now", facts)
@@ -144,10 +144,10 @@ class ManifestPage(Verbs, ManifestGraphs, OperatingPage):
         try:
             return explain(manifest.pk, workflows=get_server().known_workflows(now=now), now=now)
         except UnknownManifest:
-            reason = "its state was deleted by hand; `chainsched fsck --repair` brings it back"
+            reason = "its state was deleted by hand; `chainsched fsck --repair` restores it"
             return Explanation(manifest.external_id, "no_state", reason, None)
 
-    def _schedule(self, manifest: Manifest, told: Explanation, parent: Member | None) -> Facts:
+    def _schedule(self, manifest: Manifest, explanation: Explanation, parent: Member | None) -> Facts:
         unseen = display.NOTHING if manifest.depends_on_id is None else f"#{manifest.depends_on_id}"
         named = display.link_to(self.admin_site, Manifest, parent.pk, parent.name) if parent else unseen
         facts = [
@@ -157,15 +157,15 @@ class ManifestPage(Verbs, ManifestGraphs, OperatingPage):
             Fact("parent", named),
             Fact(
                 "next ten runs",
-                _listed(told.next_runs),
-                f"What the schedule alone would make, in {get_current_timezone_name()}.",
+                _listed(explanation.next_runs),
+                f"The times of the schedule alone, in {get_current_timezone_name()}.",
             ),
         ]
         return Facts("Schedule", facts)
 
     def _timeline(self, runs: Sequence[Metadata], now: datetime) -> Chart:
         shown = [
-            timeline.Run(run.pk, ExecutionState(run.state), _since(run), run.started_at, run.ended_at)
+            timeline.Run(run.pk, ExecutionState(run.state), _waiting_since(run), run.started_at, run.ended_at)
             for run in reversed(runs)
         ]
         return timeline.chart(
@@ -180,7 +180,7 @@ class ManifestPage(Verbs, ManifestGraphs, OperatingPage):
                 run.get_source_display(),
                 run.attempt,
                 display.moment(run.started_at),
-                display.lasting(_duration(run)),
+                display.duration(_duration(run)),
                 display.shorten(run.failure_type, 40),
             )
             for run in newest
@@ -189,23 +189,23 @@ class ManifestPage(Verbs, ManifestGraphs, OperatingPage):
         return Table("Recent executions", columns, rows, if_empty="It has not run yet.")
 
     def _load_payloads(self, request: HttpRequest, manifest: Manifest) -> None:
-        """Both inputs at once, for those who may see them."""
+        """Read both inputs in one query, for users who may see them."""
         if not self.has_payloads_permission(request, manifest):
             return
         columns = Manifest.objects.filter(pk=manifest.pk).values_list("input", "state__trigger_input")
         manifest.input, display.state_of(manifest).trigger_input = columns.first() or (None, None)
 
-    def _trigger_time(self, request: HttpRequest, manifest: Manifest) -> Iterable[Section]:
-        """The input of a trigger that still waits for its turn."""
+    def _trigger_input(self, request: HttpRequest, manifest: Manifest) -> Iterable[Section]:
+        """The input of a trigger that has not been queued yet."""
         state = display.state_of(manifest)
         if state.trigger_at is None or not self.has_payloads_permission(request, manifest):
             return
-        if (wanted := state.trigger_input) is not None:
-            yield Passage("Input of the trigger that waits", display.passage(wanted)[: display.MAX_SHOWN])
+        if (value := state.trigger_input) is not None:
+            yield Passage("Input of the waiting trigger", display.passage(value)[: display.MAX_SHOWN])
 
 
-def _rest(manifest: Manifest) -> str:
-    """The state of a manifest that has nothing open: the obstacle it has met, or how its last runs went."""
+def _state_without_open_item(manifest: Manifest) -> str:
+    """The obstacle that the manifest has met, or the outcome of its last runs."""
     if (obstacle := state_of(manifest, is_group_enabled=manifest.group.is_enabled)) is not None:
         return obstacle.value
     if display.state_of(manifest).consecutive_failures > 0:
@@ -213,10 +213,10 @@ def _rest(manifest: Manifest) -> str:
     return "dormant" if _is_dormant(manifest) else "idle"
 
 
-def _since(run: Metadata) -> datetime:
-    """Since when a run waited. A retry is due for the time of the first attempt, so it counts from its dispatch."""
-    is_again = run.attempt > 1 or run.source in (Source.RETRY, Source.DEAD_LETTER)
-    return run.created_at if is_again else run.scheduled_for
+def _waiting_since(run: Metadata) -> datetime:
+    """When the wait of a run began. A retry has the due time of the first attempt, so it counts from its dispatch."""
+    is_retry = run.attempt > 1 or run.source in (Source.RETRY, Source.DEAD_LETTER)
+    return run.created_at if is_retry else run.scheduled_for
 
 
 def _duration(run: Metadata) -> Any:

@@ -1,7 +1,7 @@
-"""The control room at a glance: what ran, what is wrong, what is stuck and why.
+"""The overview of the control room: figures, problems, and the rows that are stuck, with the reasons.
 
-Every figure is bounded: statistics come from the roll-up, counts end at a limit, lists are short. Each user sees what
-the pages behind the figures would show them.
+Every figure is bounded: statistics come from the roll-up, counts end at a limit, lists are short. A user sees no rows
+here that the linked pages would not show.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from chainsched.admin.kit.page import is_narrowed, visible
 from chainsched.admin.kit.paginator import MAX_COUNTED
 from chainsched.admin.kit.sections import Table
 from chainsched.db.clock import database_now
+from chainsched.db.counts import count_each
 from chainsched.domain.results import Health
 from chainsched.domain.states import DeadLetterStatus, ExecutionState, QueueStatus
 from chainsched.domain.statistics import Statistics, hour_of
@@ -37,15 +38,15 @@ REFRESH_SECONDS = 15
 HOURS = 24
 SHOWN = 5
 MAX_PROCESSES = 20
-# Rows at the head of the queue that are looked at, and how long one may stand there before it counts as stuck.
-LOOKED_AT = 200
+# Rows at the head of the queue that are read, and how long one may wait there before it counts as stuck.
+HEAD_ROWS = 200
 STUCK_AFTER = timedelta(minutes=1)
-NONE_AT_THE_HEAD = f"None of the first {LOOKED_AT} rows"
+NONE_AT_THE_HEAD = f"None of the first {HEAD_ROWS} rows"
 
 
 @dataclass(frozen=True, slots=True)
-class Alarm:
-    """Something that somebody should see to at once."""
+class Problem:
+    """A problem that an operator should attend to at once."""
 
     words: str
     url: str = ""
@@ -53,7 +54,7 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A figure with its name, and where it leads."""
+    """A figure with its name and its link."""
 
     name: str
     value: str
@@ -62,7 +63,7 @@ class Tile:
 
 
 class Overview:
-    """What one user sees of the whole at this moment; a template asks for its parts."""
+    """The overview for one user at this moment; a template reads its parts."""
 
     refresh_seconds = REFRESH_SECONDS
 
@@ -72,24 +73,24 @@ class Overview:
         self.at = database_now()
 
     @cached_property
-    def alarms(self) -> list[Alarm]:
-        """What stops schedules, most urgent first."""
-        found = [Alarm(problem, self._list(Process)) for problem in self._health.problems]
+    def problems(self) -> list[Problem]:
+        """The problems that stop schedules, most urgent first."""
+        found = [Problem(problem, self._list(Process)) for problem in self._health.problems]
         if self._letters:
             awaiting = "letter awaits" if self._letters == 1 else "letters await"
-            stopped = "its manifest stands" if self._letters == 1 else "their manifests stand"
-            words = f"{_up_to_bound(self._letters)} dead {awaiting} a decision; {stopped} still."
-            found.append(Alarm(words, self._awaiting))
+            stopped = "its manifest does" if self._letters == 1 else "their manifests do"
+            words = f"{_up_to_bound(self._letters)} dead {awaiting} a decision; {stopped} not run until then."
+            found.append(Problem(words, self._awaiting))
         return found
 
     @cached_property
     def tiles(self) -> list[Tile]:
-        """The figures of today and of now."""
+        """The figures of today and of this moment."""
         return [*self._figures_of_today(), *self._figures_of_now()]
 
     @cached_property
     def chart(self) -> Day | None:
-        """How executions ended in each of the last hours."""
+        """The outcomes of executions in each of the last hours."""
         if self._statistics is None:
             return None
         hours = [hour_of(self.at) - timedelta(hours=back) for back in reversed(range(HOURS))]
@@ -97,7 +98,7 @@ class Overview:
 
     @cached_property
     def tables(self) -> list[Table]:
-        """What is stuck, failing, slow and at work."""
+        """The stuck, failing, slow and running jobs, the processes and the loops."""
         return [
             *self._stuck(),
             *self._unclaimed(),
@@ -124,12 +125,10 @@ class Overview:
 
     def _figures_of_now(self) -> Iterator[Tile]:
         if self._sees(Metadata):
-            running = visible(self._site, self._request, Metadata).in_progress()
             url = self._list(Metadata, state=ExecutionState.IN_PROGRESS)
-            yield Tile("running", _up_to_bound(_count(running)), url)
+            yield Tile("running", _up_to_bound(self._open["running"]), url)
         if self._sees(WorkQueue):
-            queued = visible(self._site, self._request, WorkQueue).queued()
-            yield Tile("queued", _up_to_bound(_count(queued)), self._list(WorkQueue, status=QueueStatus.QUEUED))
+            yield Tile("queued", _up_to_bound(self._open["queued"]), self._list(WorkQueue, status=QueueStatus.QUEUED))
         if self._sees(DeadLetter):
             yield Tile("dead letters", _up_to_bound(self._letters), self._awaiting, is_bad=self._letters > 0)
         if self._sees(Process):
@@ -137,37 +136,37 @@ class Overview:
             yield Tile("processes alive", f"{alive:,}", self._list(Process), is_bad=not alive)
 
     def _stuck(self) -> Iterator[Table]:
-        """Rows at the head of the queue that have stood there for long, and what each waits for."""
+        """Rows at the head of the queue that have waited there for long, and why each waits."""
         if not self._sees(WorkQueue):
             return
         is_due = Q(not_before__isnull=True) | Q(not_before__lte=self.at)
         rows = visible(self._site, self._request, WorkQueue).queued().filter(is_due).with_owners().in_order()
-        head = list(rows[:LOOKED_AT])
+        head = list(rows[:HEAD_ROWS])
         late = [row for row in head if self.at - _waiting_since(row) > STUCK_AFTER]
         shown = sorted(late, key=_waiting_since)[:SHOWN]
-        told = explain_rows(shown, workflows=self._workflows if shown else (), now=self.at)
+        explanations = explain_rows(shown, workflows=self._workflows if shown else (), now=self.at)
         yield Table(
             "Stuck in the queue",
-            ("Manifest", "Waits for", "Why"),
+            ("Manifest", "Waiting time", "Why"),
             [
-                (self._link(row, row.name), self._ago(_waiting_since(row)), why.reason)
-                for row, why in zip(shown, told, strict=True)
+                (self._link(row, row.name), self._ago(_waiting_since(row)), explanation.reason)
+                for row, explanation in zip(shown, explanations, strict=True)
             ],
-            note=f"{len(late)} of the first {LOOKED_AT} rows have waited for more than a minute." if late else "",
-            if_empty=f"{'Nothing' if len(head) < LOOKED_AT else NONE_AT_THE_HEAD} has waited for more than a minute.",
+            note=f"{len(late)} of the first {HEAD_ROWS} rows have waited for more than a minute." if late else "",
+            if_empty=f"{'No row' if len(head) < HEAD_ROWS else NONE_AT_THE_HEAD} has waited for more than a minute.",
         )
 
     def _unclaimed(self) -> Iterator[Table]:
-        """Executions at the head of the order of claims that no worker takes; no table where there are none."""
+        """Executions at the head of the order of claims that no worker has taken; no table if there are none."""
         if not self._sees(Metadata):
             return
-        head = visible(self._site, self._request, Metadata).pending().in_claim_order()[:LOOKED_AT]
+        head = visible(self._site, self._request, Metadata).pending().in_claim_order()[:HEAD_ROWS]
         late = [run for run in head if self.at - run.created_at > STUCK_AFTER]
         shown = sorted(late, key=lambda run: run.created_at)[:SHOWN]
         if shown:
             yield Table(
                 "Dispatched, but taken by no worker",
-                ("Execution", "Waits for", "Why"),
+                ("Execution", "Waiting time", "Why"),
                 [
                     (
                         self._link(run, run.manifest_external_id or run.workflow),
@@ -176,7 +175,7 @@ class Overview:
                     )
                     for run in shown
                 ],
-                note=f"{len(late)} of the first {LOOKED_AT} have waited for more than a minute.",
+                note=f"{len(late)} of the first {HEAD_ROWS} have waited for more than a minute.",
             )
 
     def _why_unclaimed(self, run: Metadata) -> str:
@@ -205,12 +204,12 @@ class Overview:
         if self._statistics is None:
             return
         slowest = self._statistics.slowest(limit=SHOWN)
-        executions = self._tallies.slowest_executions(slowest) if slowest else {}
+        executions = self._hourly_statistics.slowest_executions(slowest) if slowest else {}
         rows = [
             (
                 self._executions_of(slow.workflow),
-                display.lasting(timedelta(seconds=slow.longest)),
-                display.lasting(timedelta(seconds=slow.mean)),
+                display.duration(timedelta(seconds=slow.longest)),
+                display.duration(timedelta(seconds=slow.mean)),
                 self._execution(executions.get(slow.workflow)),
             )
             for slow in slowest
@@ -228,7 +227,7 @@ class Overview:
             (self._link(run, run.manifest_external_id or run.workflow), self._ago(run.started_at))
             for run in running.order_by("started_at")[:SHOWN]
         ]
-        yield Table("Running longest", ("Execution", "For"), rows, if_empty="Nothing runs.")
+        yield Table("Running longest", ("Execution", "Running time"), rows, if_empty="No execution is running.")
 
     def _processes(self) -> Iterator[Table]:
         if not self._sees(Process):
@@ -246,7 +245,7 @@ class Overview:
             if_empty="None is alive.",
         )
         loops = [(name, self._ago(turned_at)) for name, turned_at in sorted(self._health.loops.items())]
-        yield Table("Loops", ("Loop", "Last turn"), loops, if_empty="None turns.")
+        yield Table("Loops", ("Loop", "Last turn"), loops, if_empty="No loop has turned yet.")
 
     @cached_property
     def _health(self) -> Health:
@@ -255,14 +254,30 @@ class Overview:
         return check_health(workflows=self._workflows, now=self.at, is_thorough=False)
 
     @cached_property
+    def _open(self) -> dict[str, int]:
+        """The numbers of running executions, queued rows and awaiting dead letters that this user may see."""
+        awaited = {
+            "running": (Metadata, lambda rows: rows.in_progress()),
+            "queued": (WorkQueue, lambda rows: rows.queued()),
+            "letters": (DeadLetter, lambda rows: rows.awaiting()),
+        }
+        seen = {
+            name: narrow(visible(self._site, self._request, model))
+            for name, (model, narrow) in awaited.items()
+            if self._sees(model)
+        }
+        return {**dict.fromkeys(awaited, 0), **count_each(seen, limit=MAX_COUNTED)}
+
+    @property
     def _letters(self) -> int:
-        return _count(visible(self._site, self._request, DeadLetter).awaiting()) if self._sees(DeadLetter) else 0
+        return self._open["letters"]
 
     @cached_property
-    def _tallies(self) -> Any:
-        """The roll-up of what this user may see, or None.
+    def _hourly_statistics(self) -> Any:
+        """The roll-up of the executions that this user may see, or None.
 
-        It goes by groups. Where a project narrows the executions that somebody sees, their groups say which count.
+        It is kept by group. If a project narrows the executions that a user sees, the groups that the user sees decide
+        which rows of the roll-up count; if those are not narrowed, there are no statistics.
         """
         if not (self._sees(Metadata) and self._sees(ManifestGroup)):
             return None
@@ -277,10 +292,10 @@ class Overview:
 
     @cached_property
     def _statistics(self) -> Statistics | None:
-        return None if self._tallies is None else self._tallies.statistics()
+        return None if self._hourly_statistics is None else self._hourly_statistics.statistics()
 
     def _sees(self, model: type[models.Model]) -> bool:
-        """Whether this user has a page for this model here."""
+        """Whether this admin has a page for this model that the user may see."""
         is_there = self._site.is_registered(model)
         return is_there and self._site.get_model_admin(model).has_view_permission(self._request)
 
@@ -297,26 +312,26 @@ class Overview:
 
     @cached_property
     def _workflows(self) -> Collection[str]:
-        """The names that the task server can run at present."""
+        """The names of the workflows that the task server can run at present."""
         return get_server().known_workflows(now=self.at)
 
     def _link(self, row: models.Model, words: str = "") -> Any:
         return display.link(self._site, row, words)
 
     def _ago(self, moment: datetime) -> str:
-        return display.lasting(max(self.at - moment, timedelta(0)))
+        return display.duration(max(self.at - moment, timedelta(0)))
 
     def _moment(self, moment: datetime | None) -> Any:
         return "never" if moment is None else display.moment(moment)
 
 
 def _hour_of_day(midnight: datetime) -> datetime:
-    """The hour of the roll-up in which a day begins; hours there are those of UTC."""
+    """The hour of the roll-up in which a day begins; the roll-up has hours of UTC."""
     return hour_of(midnight.astimezone(UTC))
 
 
 def _share(rate: float) -> str:
-    """In per cent, rounded down: what is said to be all is all."""
+    """In per cent, rounded down, so that 100% means all."""
     return f"{math.floor(round(rate * 1000, 6)) / 10:.1f}%"
 
 
@@ -324,16 +339,11 @@ def _waiting_since(row: WorkQueue) -> datetime:
     return max(row.created_at, row.not_before or row.created_at)
 
 
-def _count(rows: Any) -> int:
-    """How many there are, up to the bound."""
-    return int(rows.order_by()[:MAX_COUNTED].count())
-
-
 def _up_to_bound(number: int) -> str:
     return f"{number:,} or more" if number >= MAX_COUNTED else f"{number:,}"
 
 
-def look(request: HttpRequest) -> Overview | None:
-    """The overview of the admin that answers this request: the one whose view it is, whatever it is called."""
+def overview_for(request: HttpRequest) -> Overview | None:
+    """The overview of the admin site that answers this request, found by its view and not by the name of the site."""
     site = getattr(getattr(request.resolver_match, "func", None), "admin_site", None)
     return None if site is None else Overview(request, site)

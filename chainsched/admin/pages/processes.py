@@ -1,4 +1,4 @@
-"""Who is at work: processes with their heartbeats, the loops' turns, and trees that were cancelled."""
+"""Processes with their heartbeats, named locks with the last turns of loops, and trees that were cancelled."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from chainsched.domain.redaction import redact_text
 from chainsched.models import CancelledTree, Metadata, NamedLock, Process
 
 MAX_RUNS = 50
-# A loop that takes part in every turn of the scheduler is late after so many of its intervals.
+# The dispatcher turns all the time; it is late after this many of its intervals.
 LATE_AFTER = 6
 
 
@@ -46,7 +46,7 @@ class ProcessPage(ReadOnlyPage):
 
     @admin.display(description="pid")
     def system_id(self, process: Process) -> str:
-        """As text, which no language divides into thousands."""
+        """As text, so that it is shown without thousands separators."""
         return str(process.pid)
 
     @admin.display(description="liveness")
@@ -69,7 +69,7 @@ class ProcessPage(ReadOnlyPage):
         self.enrich(request, [row])
         facts = [
             Fact("liveness", self.liveness(row)),
-            Fact("heartbeat", display.moment(row.heartbeat_at), f"{display.lasting(_stop_reading(row))} ago."),
+            Fact("heartbeat", display.moment(row.heartbeat_at), f"{display.duration(_since_heartbeat(row))} ago."),
             Fact("kind", row.kind),
             Fact("host", f"{row.host}, process {row.pid}"),
             Fact("started", display.moment(row.started_at)),
@@ -84,28 +84,28 @@ class ProcessPage(ReadOnlyPage):
     def _runs(self, request: HttpRequest, process: Process) -> Table:
         running = self.visible(request, Metadata).filter(process=process.pk).in_progress().order_by("id")[:MAX_RUNS]
         rows = [(display.link(self.admin_site, run), display.moment(run.started_at)) for run in running]
-        return Table("Runs now", ("Execution", "Started"), rows, if_empty="Nothing.")
+        return Table("Running executions", ("Execution", "Started"), rows)
 
 
 class NamedLockPage(ReadOnlyPage):
-    """The rows whose lock makes a turn exclusive, and when each was last taken."""
+    """The rows that a process locks so that no other has the same turn, and when each was last locked."""
 
     list_display = ("name", "turned", "ago")
     ordering = ("name",)
     sortable_by = ()
 
     @admin.display(description="last turn")
-    def turned(self, loop: NamedLock) -> Any:
-        return display.moment(loop.turned_at)
+    def turned(self, lock: NamedLock) -> Any:
+        return display.moment(lock.turned_at)
 
     @admin.display(description="liveness")
-    def ago(self, loop: Any) -> Any:
-        return display.badge(_turning(loop))
+    def ago(self, lock: Any) -> Any:
+        return display.badge(_lock_liveness(lock))
 
     def enrich(self, request: HttpRequest, rows: Sequence[Any]) -> None:
         now = database_now()
-        for loop in rows:
-            loop.seen_at = now
+        for lock in rows:
+            lock.seen_at = now
 
     def sections(self, request: HttpRequest, row: Any) -> Iterable[Section]:
         self.enrich(request, [row])
@@ -114,7 +114,7 @@ class NamedLockPage(ReadOnlyPage):
 
 
 class CancelledTreePage(ReadOnlyPage):
-    """Trees for which nothing more is made, newest first."""
+    """Trees that get no further executions, newest first."""
 
     list_display = ("root", "when", "why")
     ordering = ("-id",)
@@ -148,17 +148,17 @@ def _liveness(process: Any) -> str:
         return "lost"
     if process.stopped_at is not None:
         return "stopped"
-    return "stale" if _stop_reading(process) > timedelta(seconds=get_config().process_expiry) else "alive"
+    return "stale" if _since_heartbeat(process) > timedelta(seconds=get_config().process_expiry) else "alive"
 
 
-def _stop_reading(process: Any) -> timedelta:
-    silence: timedelta = process.seen_at - process.heartbeat_at
-    return max(silence, timedelta(0))
+def _since_heartbeat(process: Any) -> timedelta:
+    elapsed: timedelta = process.seen_at - process.heartbeat_at
+    return max(elapsed, timedelta(0))
 
 
-def _turning(loop: Any) -> str:
-    """Only dispatch turns all the time; the others turn when there is something to do."""
-    if loop.turned_at is None:
+def _lock_liveness(lock: Any) -> str:
+    """Only the dispatcher turns all the time; the other loops turn when there is work."""
+    if lock.turned_at is None:
         return "never"
     late = timedelta(seconds=LATE_AFTER * get_config().dispatcher_interval)
-    return "stale" if loop.name == "dispatch" and loop.seen_at - loop.turned_at > late else "alive"
+    return "stale" if lock.name == "dispatch" and lock.seen_at - lock.turned_at > late else "alive"

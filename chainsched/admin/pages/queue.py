@@ -1,4 +1,4 @@
-"""The work queue: what waits, where it stands, and for what it waits."""
+"""The work queue: the rows that wait, the position of each, and why it waits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _is_waiting(row: WorkQueue) -> bool:
 
 
 class WorkQueuePage(Verbs, FoundByManifest, OperatingPage):
-    """What waits, in the order of dispatch; on demand also what was dispatched or cancelled."""
+    """Queued rows, in the order of dispatch; on request also those that were dispatched or cancelled."""
 
     list_display = (
         "number",
@@ -42,7 +42,7 @@ class WorkQueuePage(Verbs, FoundByManifest, OperatingPage):
     target = "row"
 
     def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
-        """The order of dispatch for what waits, else the newest first: each in the order of an index."""
+        """The order of dispatch for queued rows, else the newest first: each in the order of an index."""
         status = request.GET.get("status", QueueStatus.QUEUED.value)
         by_status = {QueueStatus.QUEUED: ("-priority", "turn", "id"), QueueStatus.CANCELLED: ("-created_at", "-id")}
         return by_status.get(status, ("-id",))  # type: ignore[call-overload,no-any-return]
@@ -76,14 +76,14 @@ class WorkQueuePage(Verbs, FoundByManifest, OperatingPage):
         manifests = self.find(request, Manifest, [row.manifest_id])
         groups = self.find(request, ManifestGroup, [row.group_id])
         executions = self.find(request, Metadata, [row.execution_id, row.parent_execution_id])
-        told = row.explain()
+        explanation = row.explain()
         facts = [
             Fact("status", display.badge(row.status)),
-            Fact("why", f"{told.reason[:1].upper()}{told.reason[1:]}.", f"Code: {told.code}"),
+            Fact("why", f"{explanation.reason[:1].upper()}{explanation.reason[1:]}.", f"Code: {explanation.code}"),
             Fact("position", _position(row) if _is_waiting(row) else display.NOTHING, "In the order of dispatch."),
             Fact("manifest", self.name(manifests, row.manifest_id, row.manifest_external_id)),
             Fact("group", self.name(groups, row.group_id)),
-            Fact("became", self.name(executions, row.execution_id)),
+            Fact("execution", self.name(executions, row.execution_id)),
             Fact("caused by", self.name(executions, row.parent_execution_id)),
             Fact("not before", display.moment(row.not_before)),
         ]

@@ -1,4 +1,4 @@
-"""Triage: what awaits a decision, put together by what went wrong, so that one decision answers all that is alike."""
+"""Triage: the letters that await a decision, by kind of failure, so that one decision covers all of the same kind."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from chainsched.admin.kit.page import ReadOnlyPage
 from chainsched.domain.redaction import redact_text
 from chainsched.models import Manifest, ManifestGroup
 
-# Kinds of failure that the page shows, and letters of each whose manifests it looks up.
+# Kinds of failure on the page, letters of each kind for which the manifests are read, and names shown of each kind.
 MAX_KINDS = 50
 MAX_SAMPLED = 20
 MAX_NAMED = 5
-# Of an example's reason; far more than is shown, so that what redaction goes by is read with it.
+# Characters of an example's reason; far more than is shown, so that redaction sees the text around a secret.
 MAX_REASON = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Failures that look the same: how many await a decision, since when, an example, and whom they hit."""
+    """Failures of the same kind: how many await a decision, since when, an example, and their groups and workflows."""
 
     fingerprint: str
     number: int
@@ -55,12 +55,12 @@ class TriagePage(ReadOnlyPage):
     """Adds the page of kinds of failures to the list of dead letters."""
 
     def get_urls(self) -> list[URLPattern]:
-        """The address of the page, before those of rows."""
+        """The address of the triage, before Django's own."""
         view = self.admin_site.admin_view(self.triage_view)
         return [path("triage/", view, name="chainsched_deadletter_triage"), *super().get_urls()]
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
-        """The list, with a way to the triage."""
+        """The list, with a link to the triage."""
         link = {"url": self._address("triage"), "words": "Triage: by kind of failure"}
         return super().changelist_view(request, {"page_links": [link], **(extra_context or {})})
 
@@ -90,14 +90,14 @@ class TriagePage(ReadOnlyPage):
         return reverse(f"{self.admin_site.name}:chainsched_deadletter_{view}")
 
     def _kinds(self, request: HttpRequest, awaiting: Any, counted: Sequence[Mapping[str, Any]]) -> list[Kind]:
-        """The kinds with what the page says about each: four queries, whatever their number."""
+        """The kinds with their details: four queries, regardless of the number of kinds."""
         sampled = list(awaiting.newest_by_fingerprint([row["fingerprint"] for row in counted], number=MAX_SAMPLED))
         newest = awaiting.filter(pk__in=[row["example"] for row in counted]).order_by()
         reasons = dict(newest.values_list("id", Left("reason", MAX_REASON)))
         columns = ("id", "group_id", "workflow")
         manifests = self.visible(request, Manifest).filter(pk__in={manifest_id for _, manifest_id in sampled} - {None})
-        hit = {row["id"]: row for row in manifests.order_by().values(*columns)}
-        groups = self.find(request, ManifestGroup, [row["group_id"] for row in hit.values()])
+        rows = {row["id"]: row for row in manifests.order_by().values(*columns)}
+        groups = self.find(request, ManifestGroup, [row["group_id"] for row in rows.values()])
         return [
             Kind(
                 fingerprint=row["fingerprint"],
@@ -111,7 +111,7 @@ class TriagePage(ReadOnlyPage):
                 address=_narrowed(self._address("changelist"), row["fingerprint"]),
             )
             for row in counted
-            for members in [[hit[id_] for print_, id_ in sampled if print_ == row["fingerprint"] and id_ in hit]]
+            for members in [[rows[id_] for print_, id_ in sampled if print_ == row["fingerprint"] and id_ in rows]]
         ]
 
 
@@ -120,11 +120,11 @@ def _distinct(rows: Iterable[Mapping[str, Any]], column: str) -> list[Any]:
 
 
 def _few(values: Iterable[Any]) -> list[Any]:
-    """The first of them, and a sign if there are more."""
+    """The first of the values, and an ellipsis if there are more."""
     found = list(values)
     return [*found[:MAX_NAMED], *(["…"] if len(found) > MAX_NAMED else [])]
 
 
 def _narrowed(address: str, fingerprint: str) -> str:
-    """The list of what awaits with this fingerprint."""
+    """The address of the list of letters that await a decision with this fingerprint."""
     return f"{address}?{urlencode({FINGERPRINT: fingerprint or WITHOUT_FINGERPRINT})}"
