@@ -139,7 +139,7 @@ def test_a_disabled_group_does_not_run_until_it_is_enabled(visitor: Visitor, cha
     visitor.log_in("operator")
     go_to(visitor, "Manifest groups", "etl")
     visitor.press("Disable")
-    assert "Nothing of it is queued or dispatched" in visitor.text
+    assert "None of its work is queued or dispatched" in visitor.text
     visitor.press("Disable")
     assert visitor.fact("Switch") == "disabled"
     assert chain.run_for(hours=3) == []

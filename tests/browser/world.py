@@ -58,12 +58,12 @@ class Night:
     def __init__(self) -> None:
         self.worker = self._processes()
         self.someone = User.objects.filter(username="manager").first() or make_user("manager")
-        self.of: dict[str, Any] = {"process": self.worker, "loop": self._loops()}
+        self.of: dict[str, Any] = {"process": self.worker, "namedlock": self._named_locks()}
         self._reports()
         self._exports()
         self._etl()
         self._syncs()
-        self._errand()
+        self._bulk_decision()
         self._history()
         self._day()
         assert set(self.of) == {model._meta.model_name for model in MODELS}
@@ -78,7 +78,7 @@ class Night:
         make_process(kind="scheduler", host="jobs-1", pid=2290, heartbeat_at=ago(seconds=1), **living)
         return make_process(kind="worker", host="jobs-2", pid=2311, heartbeat_at=ago(seconds=3), **living)
 
-    def _loops(self) -> NamedLock:
+    def _named_locks(self) -> NamedLock:
         NamedLock.objects.create(name="cleanup", turned_at=ago(hours=4))
         NamedLock.objects.create(name="graph", turned_at=ago(days=1))
         return NamedLock.objects.create(name="dispatch", turned_at=ago(seconds=1))
@@ -165,7 +165,7 @@ class Night:
             note="the bank was closed",
         )
 
-    def _errand(self) -> None:
+    def _bulk_decision(self) -> None:
         """A decision about all that a broken disk had left behind, half carried out."""
         group = make_group("archive")
         columns = {"asked_by": self.someone, "note": "the disk is back", "selection": "fingerprint: 7c1e0f55"}
