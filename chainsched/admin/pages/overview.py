@@ -42,6 +42,12 @@ MAX_PROCESSES = 20
 HEAD_ROWS = 200
 STUCK_AFTER = timedelta(minutes=1)
 NONE_AT_THE_HEAD = f"None of the first {HEAD_ROWS} rows"
+# The figures of open work: the table, and the QuerySet method that leaves the open rows.
+OPEN: dict[str, tuple[type[models.Model], str]] = {
+    "running": (Metadata, "in_progress"),
+    "queued": (WorkQueue, "queued"),
+    "letters": (DeadLetter, "awaiting"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,17 +262,12 @@ class Overview:
     @cached_property
     def _open(self) -> dict[str, int]:
         """The numbers of running executions, queued rows and awaiting dead letters that this user may see."""
-        awaited = {
-            "running": (Metadata, lambda rows: rows.in_progress()),
-            "queued": (WorkQueue, lambda rows: rows.queued()),
-            "letters": (DeadLetter, lambda rows: rows.awaiting()),
-        }
         seen = {
-            name: narrow(visible(self._site, self._request, model))
-            for name, (model, narrow) in awaited.items()
+            name: getattr(visible(self._site, self._request, model), only)()
+            for name, (model, only) in OPEN.items()
             if self._sees(model)
         }
-        return {**dict.fromkeys(awaited, 0), **count_each(seen, limit=MAX_COUNTED)}
+        return {**dict.fromkeys(OPEN, 0), **count_each(seen, limit=MAX_COUNTED)}
 
     @property
     def _letters(self) -> int:

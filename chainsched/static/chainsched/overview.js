@@ -1,4 +1,4 @@
-// Reads the page anew now and then and puts the fresh overview in the place of the old one.
+// Fetches the page every few seconds and replaces the overview by the fresh one.
 "use strict";
 
 (() => {
@@ -17,10 +17,10 @@
 
   async function refresh() {
     const old = document.getElementById(ID);
-    // Whoever is reading with the keyboard is not thrown out of their place.
+    // A reader who has the keyboard focus inside keeps the place.
     if (!old || document.hidden) return;
     if (old.contains(document.activeElement)) {
-      say("Not refreshed while you are in it: click beside it.");
+      say("Not refreshed while it has the focus: click outside it.");
       return;
     }
     try {
