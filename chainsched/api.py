@@ -37,7 +37,7 @@ from chainsched.flow.operate.cancel_tree import cancel_tree
 from chainsched.flow.operate.group_limits import set_group_limits
 from chainsched.flow.operate.prioritize import prioritize
 from chainsched.flow.operate.remove import remove_all
-from chainsched.flow.operate.resolve import Decision, decide
+from chainsched.flow.operate.resolve import LetterDecision, decide
 from chainsched.flow.operate.trigger import TriggerRequest
 from chainsched.flow.operate.trigger import trigger as trigger_manifests
 from chainsched.flow.operate.trigger import trigger_group as trigger_members
@@ -45,7 +45,7 @@ from chainsched.flow.run.activate import activate_by_hand
 from chainsched.flow.schedule.batches import Batch, declaration
 from chainsched.flow.schedule.one_time_child import add_one_time_child
 from chainsched.flow.schedule.plan import Origin
-from chainsched.flow.schedule.seed import retire, upsert
+from chainsched.flow.schedule.seed import retire, write_declarations
 from chainsched.models import BulkDecision, DeadLetter, Manifest, ManifestGroup, Metadata, WorkQueue
 from chainsched.models.model_methods import ON_REQUEST
 from chainsched.registry import WorkflowRef, registry
@@ -180,7 +180,7 @@ def trigger(manifest: Manifest, *, delay: timedelta | float | None = None, input
 
 
 def activate(manifest: Manifest, input: Any = None) -> Answer:
-    """Wake a dormant child with this input, or its own; raises ActivationError if it is not dormant."""
+    """Queue a run of a dormant child with this input, or its own; raises ActivationError if it is not dormant."""
     _check_exists(manifest)
     answer = activate_by_hand(manifest.id, input, now=database_now())
     logger.info("%s was to be activated: %s.", manifest.external_id, answer.in_words)
@@ -319,12 +319,12 @@ def remove(manifests: Iterable[int]) -> tuple[int, dict[str, int]]:
 
 def retry_letters(letters: Iterable[DeadLetter], *, by: Any = None, note: str = "") -> Resolved:
     """Queue another run for each dead letter; the answer names those it took effect on and why not on others."""
-    return _decide(BulkDecisionVerb.RETRY, letters, Decision(by=by, note=note))
+    return _decide(BulkDecisionVerb.RETRY, letters, LetterDecision(by=by, note=note))
 
 
 def acknowledge_letters(letters: Iterable[DeadLetter], *, by: Any = None, note: str = "") -> Resolved:
     """Close dead letters without another run; the answer names those it took effect on and why not on others."""
-    return _decide(BulkDecisionVerb.ACKNOWLEDGE, letters, Decision(by=by, note=note))
+    return _decide(BulkDecisionVerb.ACKNOWLEDGE, letters, LetterDecision(by=by, note=note))
 
 
 def cancel_bulk_decision(bulk_decision: BulkDecision, *, reason: str = ON_REQUEST) -> bool:
@@ -332,7 +332,7 @@ def cancel_bulk_decision(bulk_decision: BulkDecision, *, reason: str = ON_REQUES
     return stop_bulk_decision(bulk_decision.pk, reason=_checked_reason(reason), now=database_now())
 
 
-def _decide(verb: BulkDecisionVerb, letters: Iterable[DeadLetter], decision: Decision) -> Resolved:
+def _decide(verb: BulkDecisionVerb, letters: Iterable[DeadLetter], decision: LetterDecision) -> Resolved:
     ids = sorted({letter.id for letter in letters})
     resolved = Resolved()
     for part in chunks(ids):
@@ -346,7 +346,7 @@ def _origin() -> Origin:
 
 
 def _write(declarations: Sequence[Declaration]) -> list[Manifest]:
-    upsert(declarations, origin=_origin(), now=database_now())
+    write_declarations(declarations, origin=_origin(), now=database_now())
     return _load(found.external_id for found in declarations)
 
 

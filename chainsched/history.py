@@ -1,7 +1,7 @@
 """The admin's history of a row: who did what to it, why, and how it stood before and after.
 
-The engine writes entries for decisions that it carries out for an operator, the pages for everything an operator does.
-A project without the admin has no history.
+``operations.apply_operation`` writes an entry for each operation of a page or a command, ``resolve.decide`` for each
+decision about a dead letter. A project without the admin has no history.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def describe(did: str, outcome: str, *, before: str, after: str, reason: str, de
 
 def describe_details(details: Mapping[str, Any]) -> str:
     """The answers to the operation's form. An input is a payload, and every viewer of the row reads its history."""
-    shown = {**details, "input": "of its own"} if "input" in details else details
+    shown = {**details, "input": "given, not shown"} if "input" in details else details
     return ", ".join(f"{name} {value}" for name, value in shown.items() if value not in (None, ""))
 
 

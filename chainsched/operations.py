@@ -2,7 +2,7 @@
 
 An entry gives the admin its action, its question and its permission, ``manage.py chainsched`` its verb, the history
 of the row its words and the documentation its line. The method of the same name, and its async twin, are in
-``models/model_methods.py``; a test holds all of them together. A new verb is one entry and one method.
+``models/model_methods.py``; a test holds all of them together. CONTRIBUTING.md has the recipe for a new verb.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from chainsched.domain.results import Answer, Cancelled, Resolved
 from chainsched.domain.states import (
     ACTIVE_STATES,
     OPEN_BULK_DECISIONS,
-    DeadLetterStatus,
     QueueStatus,
     ScheduleType,
 )
@@ -49,7 +48,7 @@ class Instruction:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class OperationResult:
     """The result of an operation on one row, in words; without an effect it is shown as a warning."""
 
     in_words: str
@@ -57,7 +56,7 @@ class Outcome:
     code: str = ""
 
 
-def _standing(*columns: str) -> Callable[[Any], str]:
+def _columns(*columns: str) -> Callable[[Any], str]:
     def describe(row: Any) -> str:
         found = type(row).objects.filter(pk=row.pk).values(*columns).first()
         return ", ".join(f"{column} {value}" for column, value in found.items()) if found else "gone"
@@ -65,31 +64,75 @@ def _standing(*columns: str) -> Callable[[Any], str]:
     return describe
 
 
-def _manifest_standing(manifest: Manifest) -> str:
-    columns = _standing("is_enabled", "state__next_run_at", "state__trigger_at")(manifest)
+def _describe_manifest(manifest: Manifest) -> str:
+    columns = _columns("is_enabled", "state__next_run_at", "state__trigger_at")(manifest)
     return f"{columns}, open {load_open_items([manifest.pk]).get(manifest.pk) or 'nothing'}"
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A kind of row that operators act on. ``standing`` describes a row at this moment, for its history."""
+    """A kind of row that operators act on. ``describe`` is the state of a row at this moment, for its history."""
 
     name: str
     model: type[models.Model]
     find: Callable[[str], Any]
-    standing: Callable[[Any], str]
+    # The help of the command's argument, and the name of a row that ``find`` takes.
+    naming: str
+    name_of: Callable[[Any], str]
+    describe: Callable[[Any], str]
+
+    @property
+    def words(self) -> str:
+        return self.name.replace("_", " ")
+
+
+def _number(row: Any) -> str:
+    return str(row.pk)
 
 
 TARGETS = {
     target.name: target
     for target in (
-        Target("manifest", Manifest, api.find, _manifest_standing),
-        Target("group", ManifestGroup, api.find_group, _standing("is_enabled", "max_active_jobs", "priority")),
-        Target("execution", Metadata, api.find_execution, _standing("state", "cancel_requested")),
-        Target("row", WorkQueue, api.find_row, _standing("status", "not_before", "priority", "turn")),
-        Target("letter", DeadLetter, api.find_letter, _standing("status")),
         Target(
-            "bulk_decision", BulkDecision, api.find_bulk_decision, _standing("status", "done_count", "skipped_count")
+            "manifest",
+            Manifest,
+            api.find,
+            "The manifest's external id.",
+            lambda manifest: str(manifest.external_id),
+            _describe_manifest,
+        ),
+        Target(
+            "group",
+            ManifestGroup,
+            api.find_group,
+            "The group's name.",
+            lambda group: str(group.name),
+            _columns("is_enabled", "max_active_jobs", "priority"),
+        ),
+        Target(
+            "execution",
+            Metadata,
+            api.find_execution,
+            "The execution's number or uuid.",
+            _number,
+            _columns("state", "cancel_requested"),
+        ),
+        Target(
+            "row",
+            WorkQueue,
+            api.find_row,
+            "The number of the queue row.",
+            _number,
+            _columns("status", "not_before", "priority", "turn"),
+        ),
+        Target("letter", DeadLetter, api.find_letter, "The number of the dead letter.", _number, _columns("status")),
+        Target(
+            "bulk_decision",
+            BulkDecision,
+            api.find_bulk_decision,
+            "The number of the bulk decision.",
+            _number,
+            _columns("status", "done_count", "skipped_count"),
         ),
     )
 }
@@ -105,7 +148,9 @@ class Operation:
     did: str
     permission: str
     summary: str
-    perform: Callable[[Any, Instruction], Outcome]
+    perform: Callable[[Any, Instruction], OperationResult]
+    # The permission in words, where a page asks for another one than the entry names.
+    permission_in_words: str = ""
     # The label for several rows that were selected in a list; empty where it is offered for one row only.
     plural: str = ""
     # Further questions: fields of the form and options of the command.
@@ -116,7 +161,7 @@ class Operation:
     # Whether the page of a row offers it.
     is_fitting: Callable[[Any], bool] = lambda _row: True
     # The stage behind it writes the history itself, with the same words for few rows and for many.
-    is_in_history: bool = False
+    writes_own_history: bool = False
 
     @property
     def command(self) -> str:
@@ -126,8 +171,8 @@ class Operation:
     @property
     def docs_line(self) -> str:
         """Its line in the reference."""
-        cells = (f"`{self.command}`", self.target.replace("_", " "), self.summary, f"`{PERMISSIONS[self.permission]}`")
-        return f"| {' | '.join(cells)} |"
+        permission = self.permission_in_words or f"`{PERMISSIONS[self.permission]}`"
+        return f"| `{self.command}` | {TARGETS[self.target].words} | {self.summary} | {permission} |"
 
 
 def operations_of(target: str) -> dict[str, Operation]:
@@ -135,18 +180,18 @@ def operations_of(target: str) -> dict[str, Operation]:
     return {operation.name: operation for operation in OPERATIONS if operation.target == target}
 
 
-def carry_out(operation: Operation, row: Any, instruction: Instruction) -> Outcome:
+def apply_operation(operation: Operation, row: Any, instruction: Instruction) -> OperationResult:
     """Do it to one row and write the history of the row, if a user is named."""
-    if operation.is_in_history:
+    if operation.writes_own_history:
         return operation.perform(row, instruction)
-    standing = TARGETS[operation.target].standing
-    before = standing(row)
+    describe = TARGETS[operation.target].describe
+    before = describe(row)
     outcome = operation.perform(row, instruction)
     entry = history.describe(
         operation.did,
         outcome.in_words,
         before=before,
-        after=standing(row),
+        after=describe(row),
         reason=instruction.reason,
         details=history.describe_details(instruction.details),
     )
@@ -154,71 +199,67 @@ def carry_out(operation: Operation, row: Any, instruction: Instruction) -> Outco
     return outcome
 
 
-def _answered(answer: Answer) -> Outcome:
+def _answered(answer: Answer) -> OperationResult:
     has_effect = answer not in (Answer.BUSY, Answer.AWAITS_DEAD_LETTER)
-    return Outcome(answer.in_words, has_effect=has_effect, code=answer.value)
+    return OperationResult(answer.in_words, has_effect=has_effect, code=answer.value)
 
 
-def _stopped(found: Cancelled) -> Outcome:
+def _stopped(found: Cancelled) -> OperationResult:
     if not found.total:
-        return Outcome("nothing was left to stop", has_effect=False)
-    return Outcome(f"stopped {found.queued} queued, {found.pending} pending and {found.running} running")
+        return OperationResult("nothing was left to stop", has_effect=False)
+    return OperationResult(f"stopped {found.queued} queued, {found.pending} pending and {found.running} running")
 
 
-def _resolved(found: Resolved, done: str) -> Outcome:
-    return Outcome(done) if found.done else Outcome("; ".join(found.skipped.values()), has_effect=False)
+def _resolved(found: Resolved, done: str) -> OperationResult:
+    return OperationResult(done) if found.done else OperationResult("; ".join(found.skipped.values()), has_effect=False)
 
 
-def _if(is_done: bool, done: str, otherwise: str) -> Outcome:
-    return Outcome(done) if is_done else Outcome(otherwise, has_effect=False)
+def _if(is_done: bool, done: str, otherwise: str) -> OperationResult:
+    return OperationResult(done) if is_done else OperationResult(otherwise, has_effect=False)
 
 
-def _trigger(manifest: Manifest, instruction: Instruction) -> Outcome:
+def _trigger(manifest: Manifest, instruction: Instruction) -> OperationResult:
     asked = instruction.details
     return _answered(manifest.trigger(asked.get("delay"), input=asked.get("input", OWN_INPUT)))
 
 
-def _trigger_group(group: ManifestGroup, _instruction: Instruction) -> Outcome:
+def _trigger_group(group: ManifestGroup, _instruction: Instruction) -> OperationResult:
     answers = group.trigger()
     counted = "; ".join(f"{number} {answer.in_words}" for answer, number in answers.items())
     if not counted:
-        return Outcome("it has no enabled member that starts a chain", has_effect=False)
-    return Outcome(counted, has_effect=not answers[Answer.AWAITS_DEAD_LETTER])
+        return OperationResult("it has no enabled member that starts a chain", has_effect=False)
+    return OperationResult(counted, has_effect=any(_answered(answer).has_effect for answer in answers))
 
 
-def _set_limits(group: ManifestGroup, instruction: Instruction) -> Outcome:
+def _set_limits(group: ManifestGroup, instruction: Instruction) -> OperationResult:
     """Questions without an answer leave the value as it is."""
     current = {"max_active_jobs": group.max_active_jobs, "priority": group.priority}
     return _if(group.set_limits(**{**current, **instruction.details}), "changed", "nothing to change")
 
 
-def _cancel(row: Any, instruction: Instruction) -> Outcome:
+def _cancel(row: Any, instruction: Instruction) -> OperationResult:
     return _stopped(row.cancel(reason=instruction.reason or ON_REQUEST))
 
 
-def _cancel_tree(execution: Metadata, instruction: Instruction) -> Outcome:
-    return _stopped(execution.cancel(tree=True, reason=instruction.reason or ON_REQUEST))
+def _cancel_tree(execution: Metadata, instruction: Instruction) -> OperationResult:
+    return _stopped(execution.cancel_tree(reason=instruction.reason or ON_REQUEST))
 
 
-def _cancel_row(row: WorkQueue, instruction: Instruction) -> Outcome:
+def _cancel_row(row: WorkQueue, instruction: Instruction) -> OperationResult:
     return _if(row.cancel(reason=instruction.reason or ON_REQUEST), "cancelled", "it waited no longer")
 
 
-def _cancel_bulk_decision(bulk_decision: BulkDecision, instruction: Instruction) -> Outcome:
+def _cancel_bulk_decision(bulk_decision: BulkDecision, instruction: Instruction) -> OperationResult:
     is_cancelled = bulk_decision.cancel(reason=instruction.reason or ON_REQUEST)
     return _if(is_cancelled, "cancelled; decisions already made stay", "it was over")
 
 
-def _retry(letter: DeadLetter, instruction: Instruction) -> Outcome:
+def _retry(letter: DeadLetter, instruction: Instruction) -> OperationResult:
     return _resolved(letter.retry(by=instruction.by, note=instruction.reason), "queued once more")
 
 
-def _acknowledge(letter: DeadLetter, instruction: Instruction) -> Outcome:
+def _acknowledge(letter: DeadLetter, instruction: Instruction) -> OperationResult:
     return _resolved(letter.acknowledge(by=instruction.by, note=instruction.reason), "acknowledged")
-
-
-def _is_awaiting(letter: DeadLetter) -> bool:
-    return letter.status == DeadLetterStatus.AWAITING_INTERVENTION
 
 
 def _is_queued(row: WorkQueue) -> bool:
@@ -266,7 +307,7 @@ OPERATIONS = (
         "Activate",
         "Activated",
         "activate",
-        "Run a dormant child with an input of its own.",
+        "Run a dormant child with an input that the operator gives.",
         lambda manifest, instruction: _answered(manifest.activate(instruction.details.get("input"))),
         asks=("input",),
         is_fitting=lambda manifest: manifest.schedule_type == ScheduleType.DORMANT_DEPENDENT,
@@ -404,8 +445,8 @@ OPERATIONS = (
         _retry,
         plural="Retry selected dead letters",
         warning="Another run is queued with the input of the one that failed; failures are counted from zero.",
-        is_fitting=_is_awaiting,
-        is_in_history=True,
+        is_fitting=lambda letter: letter.is_awaiting,
+        writes_own_history=True,
     ),
     Operation(
         "letter",
@@ -418,8 +459,8 @@ OPERATIONS = (
         plural="Acknowledge selected dead letters",
         needs_reason=True,
         warning="It is closed without another run, and the schedule goes on from now. This cannot be taken back.",
-        is_fitting=_is_awaiting,
-        is_in_history=True,
+        is_fitting=lambda letter: letter.is_awaiting,
+        writes_own_history=True,
     ),
     Operation(
         "bulk_decision",
@@ -429,6 +470,7 @@ OPERATIONS = (
         "cancel",
         "Leave its remaining dead letters undecided.",
         _cancel_bulk_decision,
+        permission_in_words="that of its verb, `chainsched.retry_deadletter` or `chainsched.acknowledge_deadletter`",
         plural="Cancel selected bulk decisions",
         warning="No further letter is decided about. Decisions already made stay.",
         is_fitting=lambda bulk_decision: bulk_decision.status in OPEN_BULK_DECISIONS,

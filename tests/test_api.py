@@ -212,7 +212,7 @@ class TestTriggering:
         row = WorkQueue.objects.get()
         assert (row.not_before, row.attempt) == (None, 2)
 
-    def test_a_thousand_wishes_while_it_runs_make_one_more_run(self, bench):
+    def test_a_thousand_triggers_while_it_runs_make_one_more_run(self, bench):
         Manifest.objects.schedule(workflows.ping, "job", None, HOURLY)
         bench.manage()
         bench.dispatch()
@@ -222,7 +222,7 @@ class TestTriggering:
         assert bench.drain() == ["job", "job"]
         assert len(executions_of("job")) == 2
 
-    def test_the_newest_wish_wins(self, bench):
+    def test_the_newest_trigger_wins(self, bench):
         Manifest.objects.schedule(workflows.copy, "job", workflows.Slice("own"), HOURLY)
         bench.manage()
         bench.dispatch()
@@ -231,7 +231,7 @@ class TestTriggering:
         bench.drain()
         assert [execution.input["table"] for execution in executions_of("job")] == ["own", "second"]
 
-    def test_a_delayed_wish_waits_and_does_not_suspend_the_schedule(self, bench):
+    def test_a_delayed_trigger_waits_and_does_not_suspend_the_schedule(self, bench):
         Manifest.objects.schedule(workflows.ping, "job", None, Every.minutes(5))
         bench.drain()
         assert manifest("job").trigger(timedelta(minutes=8)) is Answer.DELAYED
@@ -241,7 +241,7 @@ class TestTriggering:
         assert bench.drain() == ["job"]
         assert [execution.source for execution in executions_of("job")] == ["schedule", "schedule", "trigger"]
 
-    def test_a_delayed_wish_does_not_swallow_an_occurrence_that_has_come(self, bench):
+    def test_a_delayed_trigger_does_not_swallow_an_occurrence_that_has_come(self, bench):
         Manifest.objects.schedule(workflows.ping, "daily", None, Cron.daily(hour=11))
         bench.advance(hours=1, seconds=2)
         manifest("daily").trigger(timedelta(hours=2))
@@ -260,7 +260,7 @@ class TestTriggering:
         assert not WorkQueue.objects.exists()
         assert state_of(made).trigger_at is None
 
-    def test_a_wish_for_a_disabled_group_waits_until_it_is_enabled(self, bench):
+    def test_a_trigger_for_a_disabled_group_waits_until_it_is_enabled(self, bench):
         Manifest.objects.schedule(workflows.ping, "job", None, None, group="g", group_enabled=False)
         assert manifest("job").trigger() is Answer.WAITS_FOR_GROUP
         bench.advance(seconds=5)
@@ -353,7 +353,7 @@ class TestCancelling:
         assert Metadata.objects.get().state == ExecutionState.CANCELLED
         assert not WorkQueue.objects.queued().exists()
 
-    def test_wishes_for_more_are_dropped(self, bench):
+    def test_triggers_for_more_are_dropped(self, bench):
         Manifest.objects.schedule(workflows.ping, "job", None, None)
         manifest("job").trigger()
         bench.dispatch()
@@ -384,7 +384,7 @@ class TestCancelling:
         assert "child" not in bench.drain()
         assert manifest("child").done_at is not None
 
-    def test_a_delayed_wish_is_cancelled_with_its_alarm(self, bench):
+    def test_a_delayed_trigger_is_cancelled_with_its_alarm(self, bench):
         Manifest.objects.schedule(workflows.ping, "job", None, Every.hours(5))
         bench.drain()
         manifest("job").trigger(60)
@@ -433,7 +433,7 @@ class TestQueueRows:
         assert state_of(thing).next_run_at == NOW + timedelta(minutes=5)
         assert row.cancel() is False
 
-    def test_cancelling_a_row_leaves_a_wish_for_another_run(self, bench):
+    def test_cancelling_a_row_leaves_a_trigger_for_another_run(self, bench):
         thing = make_manifest(state={"trigger_at": NOW + timedelta(seconds=1)})
         make_queue_row(thing).cancel()
         assert state_of(thing).trigger_at == NOW + timedelta(seconds=1)

@@ -279,7 +279,7 @@ def test_what_a_session_keeps_is_known(line, is_kept):
     ("model", "home"),
     [("WorkQueue", "chainsched/flow/run/enqueue.py"), ("Metadata", "chainsched/flow/run/dispatch.py")],
 )
-def test_rows_are_born_in_one_place(model, home):
+def test_rows_are_created_in_one_place(model, home):
     creators = {"insert", "create", "bulk_create", "get_or_create", "update_or_create"}
     births = set()
     for module in MODULES:

@@ -27,7 +27,7 @@ from chainsched.domain.states import (
 )
 from chainsched.flow.operate.bulk_decisions import request_bulk_decision
 from chainsched.models import DeadLetter, Manifest, WorkQueue
-from chainsched.operations import OPERATIONS, PERMISSIONS, TARGETS, Instruction, Operation, carry_out
+from chainsched.operations import OPERATIONS, PERMISSIONS, TARGETS, Instruction, Operation, apply_operation
 from tests.factories import (
     NOW,
     make_dependent,
@@ -204,6 +204,30 @@ def test_bad_input_is_named_and_changes_nothing(arguments: list[str], words: str
 
 
 @pytest.mark.django_db
+def test_a_row_that_is_refused_keeps_no_other_from_its_turn() -> None:
+    plain = make_manifest("plain", state={})
+    dormant = make_dependent(plain, "dormant", schedule_type=ScheduleType.DORMANT_DEPENDENT)
+    code, printed = run("activate", "plain", "dormant", "--json")
+    assert code == 2
+    assert [(each["manifest"], each["code"], each["has_effect"]) for each in json.loads(printed)] == [
+        ("plain", "refused", False),
+        ("dormant", "queued", True),
+    ]
+    assert is_queued(manifest=dormant)
+
+
+@pytest.mark.django_db
+def test_a_group_of_which_one_member_was_queued_was_triggered() -> None:
+    group = make_group("etl")
+    make_manifest(group=group, state={})
+    make_letter(make_manifest(group=group, state={}))
+    code, printed = run("trigger", "--group", "etl")
+    assert code == 0
+    assert "1 queued" in printed
+    assert "dead letter" in printed
+
+
+@pytest.mark.django_db
 def test_letters_that_failed_alike_are_decided_about_together() -> None:
     alike = [make_letter(make_manifest(state={}), fingerprint="5f1c0000") for _ in range(2)]
     other = make_letter(make_manifest(state={}), fingerprint="aa")
@@ -243,7 +267,7 @@ def test_a_decision_of_a_view_is_in_the_history_as_one_of_the_page() -> None:
 @pytest.mark.django_db
 def test_without_a_user_there_is_no_history() -> None:
     (operation,) = [known for known in OPERATIONS if (known.target, known.name) == ("manifest", "disable")]
-    outcome = carry_out(operation, make_manifest(), Instruction())
+    outcome = apply_operation(operation, make_manifest(), Instruction())
     assert outcome.in_words == "disabled"
     assert not LogEntry.objects.exists()
 

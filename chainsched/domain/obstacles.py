@@ -59,8 +59,9 @@ class Rule:
     in_words: str
     # It also stops runs that an operator asked for: a trigger, the retry of a dead letter.
     stops_requests: bool = False
-    # It also holds a row that is queued already; a row that an operator asked for only if ``stops_requests``.
-    holds_queued_rows: bool = False
+    # It also holds a row that is queued already, and this says so with the remedy; a row that an operator asked for
+    # only if ``stops_requests``.
+    held_row_in_words: str = ""
     # A continuation does not wait for a sibling that has met it.
     ends_part: bool = False
     # Lists and graphs show it as the state of the manifest.
@@ -76,13 +77,17 @@ RULES = {
         lambda it: it.is_done, "it was a one-time job and has had its run", ends_part=True, is_state=True
     ),
     Obstacle.DISABLED: Rule(
-        lambda it: not it.is_enabled, "it is disabled", holds_queued_rows=True, ends_part=True, is_state=True
+        lambda it: not it.is_enabled,
+        "it is disabled",
+        held_row_in_words="it is queued, but the manifest is disabled; enable or trigger it",
+        ends_part=True,
+        is_state=True,
     ),
     Obstacle.GROUP_DISABLED: Rule(
         lambda it: not it.is_group_enabled,
         "its group is disabled",
         stops_requests=True,
-        holds_queued_rows=True,
+        held_row_in_words="it is queued, but its group is disabled; enable the group",
         is_state=True,
     ),
     Obstacle.ON_DEMAND: Rule(
@@ -102,7 +107,7 @@ RULES = {
 }
 
 STOPPING_REQUESTS = tuple(obstacle for obstacle, rule in RULES.items() if rule.stops_requests)
-HOLDING_QUEUED_ROWS = tuple(obstacle for obstacle, rule in RULES.items() if rule.holds_queued_rows)
+HOLDING_QUEUED_ROWS = tuple(obstacle for obstacle, rule in RULES.items() if rule.held_row_in_words)
 ENDING_PARTS = tuple(obstacle for obstacle, rule in RULES.items() if rule.ends_part)
 STATES = tuple(obstacle for obstacle, rule in RULES.items() if rule.is_state)
 

@@ -125,7 +125,7 @@ class Migration(migrations.Migration):
                 ('outcome', models.CharField(choices=[('waiting', 'Waiting'), ('done', 'Done'), ('skipped', 'Skipped')], default='waiting', help_text='Its outcome.', max_length=8)),
                 ('explanation', models.CharField(blank=True, default='', help_text='The outcome in words.', max_length=200)),
                 ('decided_at', models.DateTimeField(blank=True, help_text='When it got its outcome.', null=True)),
-                ('bulk_decision', models.ForeignKey(db_index=False, help_text='The bulk decision.', on_delete=django.db.models.deletion.CASCADE, related_name='letters', to='chainsched.bulkdecision')),
+                ('bulk_decision', models.ForeignKey(db_index=False, help_text='The bulk decision.', on_delete=django.db.models.deletion.CASCADE, related_name='items', to='chainsched.bulkdecision')),
                 ('dead_letter', models.ForeignKey(blank=True, db_constraint=False, db_index=False, help_text='The dead letter.', null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='chainsched.deadletter')),
             ],
             options={

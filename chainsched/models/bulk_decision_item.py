@@ -24,7 +24,7 @@ class BulkDecisionItem(models.Model):
     """One dead letter that a bulk decision is about."""
 
     bulk_decision = models.ForeignKey(
-        BulkDecision, on_delete=models.CASCADE, related_name="letters", db_index=False, help_text="The bulk decision."
+        BulkDecision, on_delete=models.CASCADE, related_name="items", db_index=False, help_text="The bulk decision."
     )
     dead_letter = reference(DeadLetter, help_text="The dead letter.")
     outcome = models.CharField(

@@ -101,5 +101,9 @@ class DeadLetter(DeadLetterActions, models.Model):
             ),
         )
 
+    @property
+    def is_awaiting(self) -> bool:
+        return self.status == DeadLetterStatus.AWAITING_INTERVENTION
+
     def __str__(self) -> str:
         return f"dead letter {self.id} ({self.status})"

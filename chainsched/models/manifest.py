@@ -70,7 +70,7 @@ class ManifestQuerySet(models.QuerySet["Manifest"]):
         parents = Manifest.objects.using(self.db).filter(id_in(id=manifest_ids), depends_on__isnull=False)
         return self.filter(is_fan_in_continuation=True, depends_on__in=parents.order_by().values("depends_on_id"))
 
-    def line_of(self, manifest_id: int, *, limit: int) -> ManifestQuerySet:
+    def ancestors_of(self, manifest_id: int, *, limit: int) -> ManifestQuerySet:
         """A manifest, its parent and so on, up to the root."""
         sql = (
             "WITH RECURSIVE line(id, parent_id, step) AS ("

@@ -150,7 +150,7 @@ class ManifestStateQuerySet(models.QuerySet["ManifestState"]):
         found = self.filter(Q(outstanding_for__isnull=False) | is_behind, manifest__gt=after).order_by("manifest_id")
         return list(found.values_list("manifest_id", flat=True)[:limit])
 
-    def clear(self, manifest_ids: Iterable[int], *, now: datetime, is_covering: bool) -> int:
+    def note_queued(self, manifest_ids: Iterable[int], *, now: datetime, is_covering: bool) -> int:
         """Record that a queue row was opened: the alarm is off and, if ``is_covering``, due executions are covered."""
         opened = self.filter(id_in(manifest=manifest_ids))
         request = {

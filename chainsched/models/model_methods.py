@@ -117,7 +117,7 @@ class ManifestActions:
         return api.disable(cast("Manifest", self))
 
     def cancel(self, *, reason: str = ON_REQUEST) -> Cancelled:
-        """Stop what it has under way; the occurrence is consumed."""
+        """Stop its queued row, or its pending or running execution; the occurrence is consumed."""
         return api.cancel(cast("Manifest", self), reason=reason)
 
     def explain(self) -> Explanation:
@@ -125,11 +125,11 @@ class ManifestActions:
         return api.explain(cast("Manifest", self))
 
     def activate(self, input: Any = None) -> Answer:
-        """Wake it, if it is a dormant child, with this input; the answer says what became of it."""
+        """Queue a run of a dormant child with this input, or its own; the answer says whether it was queued."""
         return api.activate(cast("Manifest", self), input)
 
     def delete(self, *_args: Any, **_kwargs: Any) -> tuple[int, dict[str, int]]:
-        """Remove it for good: what waits is cancelled, letters are closed, history stays."""
+        """Remove it for good: its queued row is cancelled, letters are closed, history stays."""
         return api.remove([cast("Manifest", self).id])
 
     atrigger = async_twin(trigger)
@@ -148,7 +148,7 @@ class ExecutionActions:
         return api.tree(cast("Metadata", self))
 
     def cancel(self, *, tree: bool = False, reason: str = ON_REQUEST) -> Cancelled:
-        """Stop it, or with ``tree`` everything that its root led to; says what was stopped."""
+        """Stop it, or with ``tree`` all work that its root led to; counts the stopped rows and executions."""
         return api.cancel_execution(cast("Metadata", self), tree=tree, reason=reason)
 
     def cancel_tree(self, *, reason: str = ON_REQUEST) -> Cancelled:
@@ -156,11 +156,11 @@ class ExecutionActions:
         return self.cancel(tree=True, reason=reason)
 
     def explain(self) -> Ancestry:
-        """What caused it, link by link, up to the root."""
+        """Its causes, one after the other, up to the root."""
         return api.explain_execution(cast("Metadata", self))
 
     def run_again(self) -> Answer:
-        """Trigger its manifest with the input that it had; the answer says what became of it."""
+        """Trigger its manifest with the input that it had; the answer says whether it was queued."""
         return api.run_again(cast("Metadata", self))
 
     acancel = async_twin(cancel)
@@ -173,7 +173,7 @@ class GroupActions:
     """For a group."""
 
     def trigger(self) -> Counter[Answer]:
-        """Run all enabled members that depend on nothing; says how many got which answer."""
+        """Run all enabled members that depend on no other manifest; counts the answers."""
         return api.trigger_group(cast("ManifestGroup", self))
 
     def enable(self) -> bool:
@@ -181,11 +181,11 @@ class GroupActions:
         return api.enable_group(cast("ManifestGroup", self))
 
     def disable(self) -> bool:
-        """Let nothing of it be queued or dispatched; False if it was off already."""
+        """Let none of its work be queued or dispatched; False if it was off already."""
         return api.disable_group(cast("ManifestGroup", self))
 
     def cancel(self, *, reason: str = ON_REQUEST) -> Cancelled:
-        """Stop what all its members have under way."""
+        """Stop the open work of all its members."""
         return api.cancel_group(cast("ManifestGroup", self), reason=reason)
 
     def set_limits(self, *, max_active_jobs: int | None, priority: int) -> bool:
@@ -203,15 +203,15 @@ class QueueActions:
     """For a row of the work queue."""
 
     def cancel(self, *, reason: str = ON_REQUEST) -> bool:
-        """Let it never run; the occurrence is consumed. False if it waits no longer."""
+        """Take it out of the queue; the occurrence is consumed. False if it waits no longer."""
         return api.cancel_row(cast("WorkQueue", self), reason=reason)
 
     def bring_forward(self) -> bool:
-        """Let it go at once, before all others of its priority; False if it waits no longer."""
+        """Dispatch it at once, before all others of its priority; False if it waits no longer."""
         return api.bring_forward(cast("WorkQueue", self))
 
     def explain(self) -> Explanation:
-        """What it waits for, in the order in which the dispatcher asks; or that it waits no longer."""
+        """The reason for which it waits, in the order in which the dispatcher asks; or that it waits no longer."""
         return api.explain_row(cast("WorkQueue", self))
 
     acancel = async_twin(cancel)

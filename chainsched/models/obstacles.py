@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from django.db.models import Case, CharField, Q, Value, When
+from django.db.models import Q
 
 from chainsched.domain.obstacles import HOLDING_QUEUED_ROWS, RULES, Obstacle, find_state
 from chainsched.domain.states import SOURCES_PAST_DISABLED, ScheduleType
@@ -93,12 +93,6 @@ def releases_queued_row() -> Q:
     holding = [obstacle for obstacle in HOLDING_QUEUED_ROWS if obstacle in OF_THE_ROW]
     is_requested = has_met(holding, manifest="manifest__") & Q(source__in=SOURCES_PAST_DISABLED)
     return Q(manifest__isnull=True) | is_free_of(holding, manifest="manifest__") | is_requested
-
-
-def first_met(obstacles: Iterable[Obstacle]) -> Case:
-    """The code of the first of these that a manifest has met, as a column; empty if none."""
-    whens = [When(CONDITIONS[obstacle].is_met(""), then=Value(obstacle.value)) for obstacle in obstacles]
-    return Case(*whens, default=Value(""), output_field=CharField())
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,7 +185,7 @@ class TestManifests:
             {"reason": "x" * 201},
         ],
     )
-    def test_a_wish_that_does_not_fit_is_refused(self, operator: Client, answers: dict[str, str]) -> None:
+    def test_a_trigger_that_does_not_fit_is_refused(self, operator: Client, answers: dict[str, str]) -> None:
         manifest = make_manifest("sync", workflow="testapp.copy", input={"table": "a"}, state={})
         response = act(operator, manifest, "trigger", **answers)
         assert response.status_code == 200
@@ -250,7 +250,7 @@ class TestActivating:
     def test_the_child_is_queued_with_the_input(self, operator: Client, dormant: Manifest) -> None:
         act(operator, dormant, "activate", input_table="t", input_size="7")
         assert WorkQueue.objects.get().input == {"table": "t", "size": 7}
-        assert "Activated: queued. With input of its own." in entry_of(dormant)
+        assert "Activated: queued. With input given, not shown." in entry_of(dormant)
 
     def test_what_is_left_empty_has_its_default(self, operator: Client, dormant: Manifest) -> None:
         act(operator, dormant, "activate", input_table="t", input_size="")

@@ -166,7 +166,7 @@ def test_a_forged_answer_is_asked_about_again(operator: Client, forged: dict[str
     assert not BulkDecision.objects.exists()
 
 
-def test_more_than_an_errand_takes_are_refused(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_than_an_bulk_decision_takes_are_refused(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bulk_decisions, "MAX_CHOSEN", 3)
     letters(4)
     assert said(choose_all(operator)) == [
@@ -174,7 +174,7 @@ def test_more_than_an_errand_takes_are_refused(operator: Client, monkeypatch: py
     ]
 
 
-def test_rows_that_were_ticked_one_by_one_make_no_errand(operator: Client) -> None:
+def test_rows_that_were_ticked_one_by_one_make_no_bulk_decision(operator: Client) -> None:
     chosen = [letter.pk for letter in letters(3)]
     response = operator.post(address(), {"action": "retry", "_selected_action": chosen})
     assert said(response)[0].startswith("Nothing was done: at most 2 can be chosen")
@@ -331,7 +331,7 @@ class TestOddities:
         assert operator.get(page).status_code == 302
         assert "0 bulk decision items" in text_of(operator, url_of(BulkDecisionItem, "changelist"))
 
-    def test_a_site_without_a_page_for_the_letters_shows_the_errand(self, settings: Any) -> None:
+    def test_a_site_without_a_page_for_the_letters_shows_the_bulk_decision(self, settings: Any) -> None:
         site = admin.AdminSite(name="mine")
         site.register(BulkDecision, BulkDecisionAdmin)
         urls = ModuleType("urls_of_a_test")

@@ -32,9 +32,9 @@ import json, sys, traceback
 import django
 django.setup()
 from chainsched import Every, ManifestItem
-from chainsched.flow.declare import Schedules
-from chainsched.flow.seed import seed
-from chainsched.models.clock import database_now
+from chainsched.flow.schedule.declare import Schedules
+from chainsched.flow.schedule.seed import seed
+from chainsched.db.clock import database_now
 from tests.testapp import workflows
 
 print("ready", flush=True)

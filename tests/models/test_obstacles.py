@@ -6,15 +6,17 @@ import itertools
 from typing import Any
 
 import pytest
+from django.db.models import Case, CharField, Value, When
 
 from chainsched.domain import obstacles as rules
-from chainsched.domain.obstacles import ENDING_PARTS, RULES, STATES, Obstacle
+from chainsched.domain.obstacles import ENDING_PARTS, RULES, STATES, STOPPING_REQUESTS, Obstacle
 from chainsched.domain.states import RunCondition, ScheduleType, Source
+from chainsched.flow.operate.trigger import ANSWERS
 from chainsched.graph.states import BY_OBSTACLE, NodeState, standing
 from chainsched.models import Manifest, WorkQueue
 from chainsched.models.downstream import load_downstream
 from chainsched.models.manifest_facts import load_facts
-from chainsched.models.obstacles import CONDITIONS, OF_THE_ROW, first_met, has_met, is_free_of, state_of
+from chainsched.models.obstacles import CONDITIONS, OF_THE_ROW, has_met, is_free_of, state_of
 from tests.factories import NOW, make_dependent, make_group, make_manifest, make_queue_row
 
 pytestmark = pytest.mark.django_db
@@ -59,7 +61,9 @@ def every_manifest() -> list[int]:
 
 def test_both_forms_name_the_same_first_obstacle(every_manifest):
     by_rule = {facts.manifest_id: str(rules.find_obstacle(facts) or "") for facts in load_facts(every_manifest)}
-    rows = Manifest.objects.filter(id__in=every_manifest).annotate(found=first_met(RULES))
+    whens = [When(CONDITIONS[obstacle].is_met(""), then=Value(obstacle.value)) for obstacle in RULES]
+    first_met = Case(*whens, default=Value(""), output_field=CharField())
+    rows = Manifest.objects.filter(id__in=every_manifest).annotate(found=first_met)
     assert dict(rows.values_list("id", "found")) == by_rule
     assert set(by_rule.values()) == {"", *RULES}, "every obstacle is met first by some row"
 
@@ -118,6 +122,7 @@ def test_list_and_graph_show_the_same_state(every_manifest):
 def test_every_obstacle_has_its_condition_and_every_state_its_drawing():
     assert list(CONDITIONS) == list(RULES) == list(Obstacle)
     assert set(BY_OBSTACLE) == set(STATES)
+    assert set(ANSWERS) == set(STOPPING_REQUESTS)
     assert set(OF_THE_ROW) <= set(RULES)
 
 

@@ -61,7 +61,7 @@ def test_run_message_child_run_carry_one_root(publishing):
 
 
 @pytest.mark.parametrize("way", ["delayed", "while running"])
-def test_a_wish_that_waits_remembers_what_caused_it(quiet, way):
+def test_a_trigger_that_waits_remembers_what_caused_it(quiet, way):
     target = manifest("triggered")
     with correlation.receive({"chainsched-root-corr-id": "root"}, message_id="m7"):
         if way == "delayed":

@@ -49,7 +49,7 @@ from chainsched.flow.run.evaluate import PAGE, evaluate
 from chainsched.flow.run.record import record
 from chainsched.flow.schedule.batches import declaration
 from chainsched.flow.schedule.plan import Origin
-from chainsched.flow.schedule.seed import upsert
+from chainsched.flow.schedule.seed import write_declarations
 from chainsched.models import DeadLetter, Manifest, ManifestGroup, ManifestState, Metadata, Process, WorkQueue
 from tests.factories import NOW, make_process
 from tests.scenarios import reference_model as rm
@@ -233,7 +233,7 @@ class Engine(RuleBasedStateMachine):
             job.max_retries = draw(own["max_retries"])
         self.top = top
         jobs = [*roots, *below, *members]
-        upsert([self.declaration(job) for job in jobs], origin=Origin("tests", is_declared=False), now=NOW)
+        write_declarations([self.declaration(job) for job in jobs], origin=Origin("tests", is_declared=False), now=NOW)
         for job in jobs:
             self.model.declare(job)
         for _ in range(2):

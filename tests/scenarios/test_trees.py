@@ -113,7 +113,7 @@ class TestCancellingOneExecution:
         assert executions_of("root")[0].cancel() == Cancelled()
         assert executions_of("root")[0].state == ExecutionState.COMPLETED
 
-    def test_wishes_and_other_runs_of_the_manifest_stay(self, family):
+    def test_triggers_and_other_runs_of_the_manifest_stay(self, family):
         start(family)
         manifest("root").trigger()
         executions_of("root")[0].cancel()

@@ -24,7 +24,7 @@ from chainsched.admin.kit.action_locations import EVERYWHERE, ON_THE_PAGE, Actio
 from chainsched.admin.kit.forms import ReasonForm, form_of
 from chainsched.admin.kit.page import ReadOnlyPage
 from chainsched.exceptions import ChainschedError
-from chainsched.operations import Instruction, Operation, carry_out, operations_of
+from chainsched.operations import Instruction, Operation, apply_operation, operations_of
 
 # The form has a hidden field for each row, and Django accepts 1,000 fields in a form.
 MAX_ROWS = 500
@@ -179,7 +179,7 @@ class OperatingPage(LocatedActions, ReadOnlyPage):
                 refused["not permitted"] += 1
                 continue
             try:
-                outcome = carry_out(operation, row, instruction)
+                outcome = apply_operation(operation, row, instruction)
                 (done if outcome.has_effect else without_effect)[outcome.in_words] += 1
             except ChainschedError as error:
                 refused[str(error)] += 1

@@ -16,7 +16,6 @@ from chainsched.admin.kit.sections import Fact, Facts, Section, Table
 from chainsched.admin.pages.bulk_decisions import DecidingAboutMany
 from chainsched.admin.pages.triage import TriagePage
 from chainsched.domain.redaction import redact_text
-from chainsched.domain.states import DeadLetterStatus
 from chainsched.models import DeadLetter, Manifest, Metadata
 from chainsched.models.downstream import load_downstream
 
@@ -28,10 +27,6 @@ MAX_CONSEQUENCES = 10
 
 def _counted(number: int) -> str:
     return f"{number} or more" if number == MAX_DOWNSTREAM else str(number)
-
-
-def _is_awaiting(letter: DeadLetter) -> bool:
-    return letter.status == DeadLetterStatus.AWAITING_INTERVENTION
 
 
 class DeadLetterPage(Verbs, FoundByManifest, TriagePage, DecidingAboutMany):
@@ -109,7 +104,7 @@ class DeadLetterPage(Verbs, FoundByManifest, TriagePage, DecidingAboutMany):
         return Facts("Failure", facts)
 
     def _decision(self, letter: DeadLetter, executions: dict[Any, Any]) -> Facts:
-        if _is_awaiting(letter):
+        if letter.is_awaiting:
             return Facts("Decision", [Fact("decision", "Awaited: retry or acknowledge it.")])
         facts = [
             Fact("decided", display.moment(letter.resolved_at)),
@@ -123,7 +118,7 @@ class DeadLetterPage(Verbs, FoundByManifest, TriagePage, DecidingAboutMany):
         """The dependents that run after a retry, if it succeeds."""
         if name != "retry":
             return ()
-        found = self._would_run([letter.manifest_id for letter in rows if _is_awaiting(letter)])
+        found = self._would_run([letter.manifest_id for letter in rows if letter.is_awaiting])
         seen = self.visible(request, Manifest).filter(pk__in=found)
         names = list(seen.order_by("depth", "external_id").values_list("external_id", flat=True)[:MAX_DOWNSTREAM])
         number = _counted(seen.count() if names else 0)
@@ -132,7 +127,7 @@ class DeadLetterPage(Verbs, FoundByManifest, TriagePage, DecidingAboutMany):
 
     def _downstream(self, request: HttpRequest, letter: DeadLetter) -> Iterable[Section]:
         """The manifests that run after a successful retry, on every level below; only those that the user may see."""
-        if not _is_awaiting(letter):
+        if not letter.is_awaiting:
             return
         seen = self.visible(request, Manifest).filter(pk__in=self._would_run([letter.manifest_id]))
         manifests = list(seen.order_by("depth", "external_id"))

@@ -198,7 +198,7 @@ def _line_of(manifest: Manifest) -> Q:
     """The condition for a manifest and all its ancestors; for a root, the root alone."""
     if manifest.depends_on_id is None:
         return Q(pk=manifest.pk)
-    return Q(pk__in=Manifest.objects.line_of(manifest.pk, limit=MAX_ABOVE).order_by().values("pk"))
+    return Q(pk__in=Manifest.objects.ancestors_of(manifest.pk, limit=MAX_ABOVE).order_by().values("pk"))
 
 
 def _upwards(pk: int | None, known: dict[int, Member]) -> Iterator[Member]:

@@ -16,7 +16,7 @@ from chainsched.exceptions import UnknownExecution
 from chainsched.models import CancelledTree, DeadLetter, Metadata
 
 # Graphs are a few levels deep; a chain of triggers from run to run may be longer, and is cut here.
-MAX_LINKS = 100
+MAX_CAUSES = 100
 
 
 _CAUSED = {
@@ -42,23 +42,23 @@ def find_causes(execution_id: int) -> Ancestry:
 
     A parent that retention removed ends the chain.
     """
-    line = _line(execution_id)
-    if not line:
+    runs = _load_chain(execution_id)
+    if not runs:
         raise UnknownExecution(execution_id)
-    chain = tuple(_as_link(link, cause) for link, cause in zip(line, [*line[1:], None], strict=True))
-    is_cancelled = bool(CancelledTree.objects.marked([line[0].tree_id]))
-    return Ancestry(chain, line[0].root_correlation_id, is_tree_cancelled=is_cancelled)
+    chain = tuple(_as_cause(run, cause) for run, cause in zip(runs, [*runs[1:], None], strict=True))
+    is_cancelled = bool(CancelledTree.objects.marked([runs[0].tree_id]))
+    return Ancestry(chain, runs[0].root_correlation_id, is_tree_cancelled=is_cancelled)
 
 
-def _line(execution_id: int) -> list[Metadata]:
+def _load_chain(execution_id: int) -> list[Metadata]:
     """The execution, its cause, the cause of its cause and so on: two or three statements for each tree on the way."""
-    line: dict[int, Metadata] = {}
+    chain: dict[int, Metadata] = {}
     wanted: int | None = execution_id
-    while wanted is not None and wanted not in line and len(line) < MAX_LINKS:
-        found = Metadata.objects.ancestors(wanted, limit=MAX_LINKS - len(line))
-        line |= {link.id: link for link in found if link.id not in line}
+    while wanted is not None and wanted not in chain and len(chain) < MAX_CAUSES:
+        found = Metadata.objects.ancestors(wanted, limit=MAX_CAUSES - len(chain))
+        chain |= {link.id: link for link in found if link.id not in chain}
         wanted = _trigger_of(found[-1]) if found else None
-    return list(line.values())
+    return list(chain.values())
 
 
 def _trigger_of(root: Metadata) -> int | None:
@@ -71,7 +71,7 @@ def _trigger_of(root: Metadata) -> int | None:
         return None
 
 
-def _as_link(execution: Metadata, cause: Metadata | None) -> Cause:
+def _as_cause(execution: Metadata, cause: Metadata | None) -> Cause:
     return Cause(
         execution_id=execution.id,
         external_id=execution.manifest_external_id,

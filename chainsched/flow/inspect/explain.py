@@ -13,7 +13,7 @@ from functools import cached_property
 
 from chainsched.conf import get_config
 from chainsched.domain.due import Facts, OpenItem, Reason, decide, timing_of
-from chainsched.domain.obstacles import Obstacle, find_obstacle, find_obstacle_to_row
+from chainsched.domain.obstacles import RULES, find_obstacle, find_obstacle_to_row
 from chainsched.domain.results import Explanation
 from chainsched.domain.schedules import next_runs
 from chainsched.domain.states import QueueStatus, Source
@@ -23,11 +23,6 @@ from chainsched.models.manifest_facts import load_facts
 from chainsched.models.obstacles import RowStanding
 
 PREVIEW = 10
-# The obstacles that hold a queued row, with the step that lifts each.
-HOLDS = {
-    Obstacle.DISABLED: "the manifest is disabled; enable or trigger it",
-    Obstacle.GROUP_DISABLED: "its group is disabled; enable the group",
-}
 
 
 def explain(manifest_id: int, *, workflows: Collection[str], now: datetime) -> Explanation:
@@ -114,15 +109,19 @@ def _why_held(row: WorkQueue, load: _Load, *, workflows: Collection[str], now: d
     if row.manifest is None and row.manifest_id is not None:
         return "manifest_gone", "its manifest was deleted outside the engine; cancel it"
     if (obstacle := find_obstacle_to_row(_standing_of(row), Source(row.source))) is not None:
-        return obstacle.value, f"it is queued, but {HOLDS[obstacle]}"
+        return obstacle.value, RULES[obstacle].held_row_in_words
     if row.workflow not in workflows:
         return _without_worker(row.workflow)
     return _why_no_room(row, load)
 
 
 def _standing_of(row: WorkQueue) -> RowStanding:
+    """The columns that obstacles to a queued row are judged by, of a row that was read with its owners."""
+    manifest = row.manifest
     return RowStanding(
-        is_enabled=row.manifest is None or row.manifest.is_enabled,
+        is_retired=manifest is not None and manifest.retired_at is not None,
+        is_done=manifest is not None and manifest.done_at is not None,
+        is_enabled=manifest is None or manifest.is_enabled,
         is_group_enabled=row.group is None or row.group.is_enabled,
     )
 

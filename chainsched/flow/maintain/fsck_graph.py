@@ -18,7 +18,7 @@ from chainsched.db.chunks import chunks
 from chainsched.domain.graph import depths_and_cycles
 from chainsched.domain.results import Finding
 from chainsched.flow.run.alarm import arm
-from chainsched.flow.schedule.parent_marks import mark_parents
+from chainsched.flow.schedule.parent_marks import set_parent_marks
 from chainsched.flow.transactions import transact
 from chainsched.models import Manifest, ManifestState, NamedLock
 from chainsched.models.named_lock import GRAPH
@@ -56,7 +56,7 @@ def _remove_parent(manifest_id: int, *, now: datetime) -> None:
         NamedLock.objects.hold(GRAPH, now=now)
         ManifestState.objects.lock_family([manifest_id])
         Manifest.objects.filter(id=manifest_id).update(depends_on=None)
-        mark_parents([manifest_id])
+        set_parent_marks([manifest_id])
         arm([manifest_id], now=now)
 
 

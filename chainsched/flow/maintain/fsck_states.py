@@ -23,7 +23,7 @@ from chainsched.domain.states import DeadLetterStatus, ScheduleType
 from chainsched.exceptions import InvalidSchedule
 from chainsched.flow.announce import announce_letters
 from chainsched.flow.run.alarm import arm
-from chainsched.flow.schedule.parent_marks import mark_parents
+from chainsched.flow.schedule.parent_marks import set_parent_marks
 from chainsched.flow.transactions import transact
 from chainsched.models import DeadLetter, Manifest, ManifestState, Metadata, WorkQueue
 from chainsched.models.manifest_facts import load_facts
@@ -184,7 +184,7 @@ def every_manifest_has_a_state(check: str, *, now: datetime, repair: bool) -> It
                 rows = [{"manifest": id_} for id_ in part]
                 bulk.insert(ManifestState, rows, returning=("manifest",), skip_conflicts=True)
                 ManifestState.objects.lock_family(part)
-                mark_parents(part)
+                set_parent_marks(part)
                 arm(part, now=now)
         for name in _names(part).values():
             yield Finding(check, name, "it has no run-time state, so the manager cannot find it", is_repaired=repair)

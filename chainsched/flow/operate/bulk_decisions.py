@@ -22,7 +22,7 @@ from chainsched.db.chunks import chunks
 from chainsched.db.notify import BULK_DECISIONS
 from chainsched.domain.states import BulkDecisionOutcome, BulkDecisionVerb
 from chainsched.flow.announce import wake
-from chainsched.flow.operate.resolve import LETTER_VERBS, Decision, decide
+from chainsched.flow.operate.resolve import LETTER_VERBS, LetterDecision, decide
 from chainsched.flow.transactions import in_parts, transact
 from chainsched.models import BulkDecision, BulkDecisionItem
 
@@ -114,7 +114,7 @@ def _decide(bulk_decision_id: int, ids: Sequence[int], *, now: datetime) -> int:
         still = BulkDecisionItem.objects.waiting_of(bulk_decision_id).filter(id__in=ids)
         letter_ids = dict(still.values_list("dead_letter_id", "id"))
         verb = BulkDecisionVerb(bulk_decision.verb)
-        decision = Decision(by=asker, note=bulk_decision.note)
+        decision = LetterDecision(by=asker, note=bulk_decision.note)
         details = f"bulk decision {bulk_decision.id}"
         resolved = decide(verb, list(letter_ids), decision=decision, now=now, details=details)
         _write_done(bulk_decision_id, {letter_ids[id_]: LETTER_VERBS[verb].outcome for id_ in resolved.done}, now=now)

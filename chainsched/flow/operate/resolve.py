@@ -32,7 +32,7 @@ TREE_CANCELLED = "its tree was cancelled; acknowledge it, and trigger the manife
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class LetterDecision:
     """The user who decided, and the note that goes with it."""
 
     by: Any = None
@@ -46,36 +46,36 @@ class LetterVerb:
     stage: Callable[..., Resolved]
     did: str
     outcome: str
-    status: DeadLetterStatus
 
 
 def decide(
-    verb: BulkDecisionVerb, letter_ids: Collection[int], *, decision: Decision, now: datetime, details: str = ""
+    verb: BulkDecisionVerb, letter_ids: Collection[int], *, decision: LetterDecision, now: datetime, details: str = ""
 ) -> Resolved:
     """Retry or acknowledge these letters and write their history; single and bulk decisions both come here."""
     letter_verb = LETTER_VERBS[verb]
     if decision.by is None:
         return letter_verb.stage(letter_ids, decision=decision, now=now)
     with transact():
-        before = DeadLetter.objects.in_bulk(letter_ids)
         resolved = letter_verb.stage(letter_ids, decision=decision, now=now)
-        entries = _entries(before, resolved, letter_verb=letter_verb, reason=decision.note, details=details)
+        # Read under the locks of the stage: another user may have decided about some of them first.
+        letters = DeadLetter.objects.in_bulk(letter_ids)
+        entries = _entries(letters, resolved, letter_verb=letter_verb, reason=decision.note, details=details)
         history.write(entries, user=decision.by)
     return resolved
 
 
 def _entries(
-    before: Mapping[int, DeadLetter], resolved: Resolved, *, letter_verb: LetterVerb, reason: str, details: str
+    letters: Mapping[int, DeadLetter], resolved: Resolved, *, letter_verb: LetterVerb, reason: str, details: str
 ) -> dict[str, list[DeadLetter]]:
     """The letters of each history text; a letter that was deleted has no entry."""
     entries: dict[str, list[DeadLetter]] = defaultdict(list)
-    for id_, letter in before.items():
-        after = letter.status if id_ in resolved.skipped else letter_verb.status
+    for id_, letter in letters.items():
+        before = letter.status if id_ in resolved.skipped else DeadLetterStatus.AWAITING_INTERVENTION
         entry = history.describe(
             letter_verb.did,
             resolved.skipped.get(id_, letter_verb.outcome),
-            before=f"status {letter.status}",
-            after=f"status {after}",
+            before=f"status {before}",
+            after=f"status {letter.status}",
             reason=reason,
             details=details,
         )
@@ -83,7 +83,7 @@ def _entries(
     return entries
 
 
-def retry(letter_ids: Collection[int], *, decision: Decision, now: datetime) -> Resolved:
+def retry(letter_ids: Collection[int], *, decision: LetterDecision, now: datetime) -> Resolved:
     """Queue another run for each letter, with the input, parent and root of the run that failed.
 
     The failure count starts at 0. A letter that is resolved already is skipped, and the result names the user.
@@ -91,7 +91,7 @@ def retry(letter_ids: Collection[int], *, decision: Decision, now: datetime) -> 
     return with_steady_edges(lambda: _retry(letter_ids, decision=decision, now=now))
 
 
-def _retry(letter_ids: Collection[int], *, decision: Decision, now: datetime) -> Resolved:
+def _retry(letter_ids: Collection[int], *, decision: LetterDecision, now: datetime) -> Resolved:
     with transact():
         letters, skipped, locked = _take(letter_ids)
         failed = Metadata.objects.in_bulk([letter.execution_id for letter in letters if letter.execution_id])
@@ -109,12 +109,12 @@ def _retry(letter_ids: Collection[int], *, decision: Decision, now: datetime) ->
     return Resolved(tuple(known), {**skipped, **refused})
 
 
-def acknowledge(letter_ids: Collection[int], *, decision: Decision, now: datetime) -> Resolved:
+def acknowledge(letter_ids: Collection[int], *, decision: LetterDecision, now: datetime) -> Resolved:
     """Close letters without another run; the occurrence is consumed, and the schedule continues from now."""
     return with_steady_edges(lambda: _acknowledge(letter_ids, decision=decision, now=now))
 
 
-def _acknowledge(letter_ids: Collection[int], *, decision: Decision, now: datetime) -> Resolved:
+def _acknowledge(letter_ids: Collection[int], *, decision: LetterDecision, now: datetime) -> Resolved:
     with transact():
         letters, skipped, locked = _take(letter_ids)
         found = {letter.id: letter for letter in letters}
@@ -161,7 +161,9 @@ def _decided(letter: DeadLetter) -> str:
     return f"already {letter.status} by {user}{at}"
 
 
-def _decide(letters: Mapping[int, DeadLetter], status: DeadLetterStatus, decision: Decision, *, now: datetime) -> None:
+def _decide(
+    letters: Mapping[int, DeadLetter], status: DeadLetterStatus, decision: LetterDecision, *, now: datetime
+) -> None:
     awaiting = DeadLetter.objects.awaiting().filter(id__in=list(letters))
     awaiting.update(status=status, resolved_at=now, resolved_by=decision.by, note=decision.note)
     manifest_ids = [letter.manifest_id for letter in letters.values()]
@@ -185,8 +187,6 @@ def _queue_request(letter: DeadLetter, failed: Metadata | None, now: datetime) -
 
 
 LETTER_VERBS: Mapping[str, LetterVerb] = {
-    BulkDecisionVerb.RETRY: LetterVerb(retry, "Retried", "queued once more", DeadLetterStatus.RETRIED),
-    BulkDecisionVerb.ACKNOWLEDGE: LetterVerb(
-        acknowledge, "Acknowledged", "acknowledged", DeadLetterStatus.ACKNOWLEDGED
-    ),
+    BulkDecisionVerb.RETRY: LetterVerb(retry, "Retried", "queued once more"),
+    BulkDecisionVerb.ACKNOWLEDGE: LetterVerb(acknowledge, "Acknowledged", "acknowledged"),
 }

@@ -17,7 +17,7 @@ from chainsched.db import bulk
 from chainsched.db.chunks import chunks
 from chainsched.domain.due import Facts, OpenItem
 from chainsched.domain.inputs import OWN_INPUT
-from chainsched.domain.obstacles import find_obstacle_to_request
+from chainsched.domain.obstacles import Obstacle, find_obstacle_to_request
 from chainsched.domain.results import Answer
 from chainsched.domain.states import ScheduleType, Source
 from chainsched.flow.run.alarm import arm
@@ -25,6 +25,9 @@ from chainsched.flow.run.enqueue import Lineage, QueueRequest, enqueue
 from chainsched.flow.transactions import transact
 from chainsched.models import Manifest, ManifestState, WorkQueue
 from chainsched.models.manifest_facts import load_facts
+
+# The answer to a trigger that an obstacle stops: the request waits until it is lifted.
+ANSWERS = {Obstacle.GROUP_DISABLED: Answer.WAITS_FOR_GROUP}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,8 @@ def _answer(facts: Facts, request: TriggerRequest) -> Answer:
         return Answer.ALREADY_QUEUED if request.input is OWN_INPUT else Answer.WILL_RUN_AGAIN
     if facts.open_item is not None:
         return Answer.WILL_RUN_AGAIN
-    return Answer.QUEUED if find_obstacle_to_request(facts) is None else Answer.WAITS_FOR_GROUP
+    obstacle = find_obstacle_to_request(facts)
+    return Answer.QUEUED if obstacle is None else ANSWERS[obstacle]
 
 
 def _those(answers: Mapping[int, Answer], *wanted: Answer) -> list[int]:

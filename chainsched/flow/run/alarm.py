@@ -67,7 +67,7 @@ def set_alarms(alarms: Mapping[int, Alarm]) -> int:
 def clear(manifest_ids: Collection[int], *, now: datetime, is_covering: bool) -> None:
     """Clear the alarm of manifests that got a queue row; a covering row counts for all their due executions."""
     if manifest_ids:
-        ManifestState.objects.clear(manifest_ids, now=now, is_covering=is_covering)
+        ManifestState.objects.note_queued(manifest_ids, now=now, is_covering=is_covering)
 
 
 def _alarm(facts: Facts, *, now: datetime, is_fresh: bool) -> Alarm:

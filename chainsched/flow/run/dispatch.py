@@ -64,18 +64,18 @@ def dispatch(*, workflows: Collection[str], now: datetime | None = None, limit: 
     """Take one turn: start queued rows in their order, as far as the limits allow.
 
     ``workflows`` are the names that some live process can run; rows that name another wait. The turn holds the
-    Loop row, so limits are exact over any number of dispatchers. The time of the start is read after the choice,
+    NamedLock row, so limits are exact over any number of dispatchers. The time of the start is read after the choice,
     unless it is given: a process may stand still in between, and nothing should seem to start before what made
     room for it, or caused it, had ended.
     """
     with transact():
-        loop = NamedLock.objects.hold(DISPATCH, now=now or database_now())
+        lock = NamedLock.objects.hold(DISPATCH, now=now or database_now())
         chosen = _choose(_room(), workflows=workflows, now=now or database_now(), limit=limit)
         now = now or database_now()
         created = _create(chosen.rows, now=now)
         _mark_dispatched(created)
         _link_letters(chosen.rows, created)
-        _advance(loop, chosen.rows)
+        _advance(lock, chosen.rows)
         announce_executions(execution_dispatched, created.values())
         if created:
             wake(WORKER)
@@ -150,12 +150,12 @@ def _look(
     return [dict(row) for row in rows.exclude(id_in(id=taken)).lock_next(limit).values(*columns)]
 
 
-def _advance(loop: NamedLock, rows: Sequence[dict[str, Any]]) -> None:
+def _advance(lock: NamedLock, rows: Sequence[dict[str, Any]]) -> None:
     """Note how far fairness has come at each priority."""
-    present = {int(priority): turn for priority, turn in loop.turns.items()}
+    present = {int(priority): turn for priority, turn in lock.turns.items()}
     reached = advance_turns(present, started=((row["priority"], row["turn"]) for row in rows))
     if reached != present:
-        NamedLock.objects.filter(name=loop.name).update(
+        NamedLock.objects.filter(name=lock.name).update(
             turns={str(priority): turn for priority, turn in reached.items()}
         )
 

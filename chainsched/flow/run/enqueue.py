@@ -1,7 +1,7 @@
 """Stage 4 of 8: open queue rows. Every row of the work queue is created here.
 
 Reads:  the manifests, and the executions that caused the new rows.
-Writes: WorkQueue rows; the alarms of manifests that got one are spent.
+Writes: WorkQueue rows; the alarms of manifests that got one are cleared.
 Next:   the dispatcher.
 """
 

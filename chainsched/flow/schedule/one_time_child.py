@@ -13,9 +13,9 @@ from chainsched.conf import get_config
 from chainsched.domain.declarations import Declaration
 from chainsched.exceptions import LimitExceeded, UnknownManifest
 from chainsched.flow.run.alarm import arm
-from chainsched.flow.schedule.parent_marks import mark_parents
+from chainsched.flow.schedule.parent_marks import set_parent_marks
 from chainsched.flow.schedule.plan import Origin
-from chainsched.flow.schedule.seed import upsert
+from chainsched.flow.schedule.seed import write_declarations
 from chainsched.flow.transactions import transact
 from chainsched.models import Manifest, ManifestState, NamedLock
 from chainsched.models.named_lock import GRAPH
@@ -27,11 +27,11 @@ def add_one_time_child(child: Declaration, *, origin: Origin, now: datetime) -> 
         NamedLock.objects.hold(GRAPH, now=now)
         _check_room(child)
         earlier = Manifest.objects.filter(external_id=child.external_id).first()
-        upsert([_one_time(child)], origin=origin, now=now)
+        write_declarations([_one_time(child)], origin=origin, now=now)
         if earlier is not None and (earlier.done_at is not None or not earlier.is_one_time):
             # The child has run already, or was no child before; from now on it waits for a later outcome.
             ManifestState.objects.lock([earlier.id, earlier.depends_on_id or 0])
-            mark_parents([earlier.id])
+            set_parent_marks([earlier.id])
             arm([earlier.id], now=now)
 
 

@@ -16,7 +16,7 @@ from chainsched.domain.states import RunCondition, ScheduleType
 from chainsched.models import Manifest, ManifestState
 
 
-def mark_parents(manifest_ids: Sequence[int], *, is_new_parent: bool = True) -> None:
+def set_parent_marks(manifest_ids: Sequence[int], *, is_new_parent: bool = True) -> None:
     """Make a dependent that is new, or has a new parent, due if that parent succeeded after its own last success.
 
     A one-time dependent waits for a later outcome. Only here are times compared; from then on execution numbers are.

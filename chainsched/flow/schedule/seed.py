@@ -18,7 +18,7 @@ from chainsched.db.locks import Patience
 from chainsched.domain.declarations import Declaration
 from chainsched.flow.run.alarm import arm
 from chainsched.flow.schedule.declare import Schedules
-from chainsched.flow.schedule.parent_marks import mark_parents
+from chainsched.flow.schedule.parent_marks import set_parent_marks
 from chainsched.flow.schedule.plan import LINK_COLUMNS, UNFINISHED, Origin, Plan, plan, plan_rows
 from chainsched.flow.schedule.upsert import (
     ConcurrentCreation,
@@ -87,7 +87,7 @@ def seed(schedules: Schedules, *, now: datetime) -> Seeded:
     return seeded
 
 
-def upsert(declarations: Sequence[Declaration], *, origin: Origin, now: datetime) -> Seeded:
+def write_declarations(declarations: Sequence[Declaration], *, origin: Origin, now: datetime) -> Seeded:
     """Write manifests at run time. The graph is locked only if a manifest has a parent."""
     holds_graph = any(found.depends_on for found in declarations)
     return _until_settled(lambda: plan_rows(declarations, origin=origin), holds_graph=holds_graph, now=now)
@@ -127,8 +127,10 @@ def _apply(made: Plan, *, now: datetime) -> Seeded:
     created = create_manifests(made.created, group_ids)
     update_manifests(made, group_ids)
     first_linked = made.first_linked
-    mark_parents([*(created if _creates_dependents(made) else ()), *_ids_in(made, first_linked)])
-    mark_parents(_ids_in(made, [name for name in made.relinked if name not in set(first_linked)]), is_new_parent=False)
+    set_parent_marks([*(created if _creates_dependents(made) else ()), *_ids_in(made, first_linked)])
+    set_parent_marks(
+        _ids_in(made, [name for name in made.relinked if name not in set(first_linked)]), is_new_parent=False
+    )
     for part in chunks(_ids_in(made, _switched(made))):
         ManifestState.objects.note_outstanding_parts(part)
     _arm_all(created, now=now, is_fresh=True)

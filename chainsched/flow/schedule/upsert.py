@@ -2,7 +2,7 @@
 
 Reads:  the plan, and the ids behind the names in it.
 Writes: ManifestGroup and Manifest rows, the states of new manifests, and the workflow of rows that wait.
-Next:   mark_parents compares dependents with their parents, arm sets the alarms.
+Next:   set_parent_marks compares dependents with their parents, arm sets the alarms.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import json
 from argparse import ArgumentParser
 from typing import Any, Protocol
 
-from django.core.management.base import CommandError, OutputWrapper
+from django.core.management.base import OutputWrapper
 from django.core.management.color import Style
 from django.core.serializers.json import DjangoJSONEncoder
 
@@ -37,8 +37,3 @@ def add_json(parser: ArgumentParser) -> None:
 def print_json(value: Any, *, out: OutputWrapper) -> None:
     """Print one JSON document to standard output."""
     out.write(json.dumps(value, cls=DjangoJSONEncoder, indent=2, sort_keys=True))
-
-
-def unknown_group(name: str) -> CommandError:
-    """The error for a group that does not exist."""
-    return CommandError(f"There is no group {name!r}; `chainsched status` lists them.", returncode=BAD_INPUT)

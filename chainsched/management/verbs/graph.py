@@ -9,9 +9,9 @@ from typing import Any
 from django.core.management.base import CommandError, OutputWrapper
 from django.core.management.color import Style
 
+from chainsched import api
 from chainsched.graph import export
-from chainsched.management.verbs import BAD_INPUT, OK, add_json, print_json, unknown_group
-from chainsched.models import ManifestGroup
+from chainsched.management.verbs import BAD_INPUT, OK, add_json, print_json
 
 HELP = "Draw manifests and their dependencies, coloured by state."
 
@@ -26,8 +26,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: dict[str, Any], *, out: OutputWrapper, style: Style) -> int:
     """Load, draw and write."""
-    if options["group"] and not ManifestGroup.objects.filter(name=options["group"]).exists():
-        raise unknown_group(options["group"])
+    if options["group"]:
+        api.find_group(options["group"])
     picture = export.load(group=options["group"])
     if options["as_json"]:
         print_json(picture.as_dict(), out=out)

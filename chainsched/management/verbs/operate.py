@@ -13,23 +13,17 @@ from django.core.management.base import CommandError, OutputWrapper
 from django.core.management.color import Style
 
 from chainsched.domain.declarations import MAX_PRIORITY
+from chainsched.exceptions import ChainschedError
 from chainsched.management.options import positive_number, positive_seconds, whole_number
 from chainsched.management.verbs import ATTENTION, BAD_INPUT, OK, Verb, add_json, print_json
 from chainsched.models import DeadLetter
-from chainsched.operations import OPERATIONS, TARGETS, Instruction, Operation, Outcome, carry_out
+from chainsched.operations import OPERATIONS, TARGETS, Instruction, Operation, OperationResult, apply_operation
 
 # The value of an option that was left out; None may be given.
 UNSET = object()
+REFUSED = "refused"
 # A target that is named without an option: the only one of a verb, or its manifests.
 PLAIN = "manifest"
-NAMES = {
-    "manifest": "The manifest's external id.",
-    "group": "The group's name.",
-    "execution": "The execution's number or uuid.",
-    "row": "The number of the queue row.",
-    "letter": "The number of the dead letter.",
-    "bulk_decision": "The number of the bulk decision.",
-}
 
 
 def _document(text: str) -> Any:
@@ -60,9 +54,7 @@ class OperatorVerb(Verb):
 
     @property
     def HELP(self) -> str:  # type: ignore[override]  # noqa: N802 - as the other verbs name it
-        return " ".join(
-            f"{TARGETS[each.target].name.replace('_', ' ').capitalize()}: {each.summary}" for each in self.operations
-        )
+        return " ".join(f"{TARGETS[each.target].words.capitalize()}: {each.summary}" for each in self.operations)
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the rows, the further inputs, the user and the reason."""
@@ -71,11 +63,17 @@ class OperatorVerb(Verb):
         for operation in self.operations:
             if operation.target == self._plain:
                 chosen.add_argument(
-                    operation.target, nargs="*", default=[], metavar=operation.target, help=NAMES[operation.target]
+                    operation.target,
+                    nargs="*",
+                    default=[],
+                    metavar=operation.target,
+                    help=TARGETS[operation.target].naming,
                 )
             else:
                 option = f"--{operation.target.replace('_', '-')}"
-                chosen.add_argument(option, nargs="+", default=[], metavar="NAME", help=NAMES[operation.target])
+                chosen.add_argument(
+                    option, nargs="+", default=[], metavar="NAME", help=TARGETS[operation.target].naming
+                )
         if self._plain == "letter":
             chosen.add_argument("--fingerprint", help="All dead letters with this fingerprint that await a decision.")
             chosen.add_argument("--all", action="store_true", dest="all_awaiting", help="All that await a decision.")
@@ -86,16 +84,20 @@ class OperatorVerb(Verb):
         parser.add_argument("--by", metavar="USERNAME", help="The user to act as; needed for an entry in the history.")
 
     def run(self, options: dict[str, Any], *, out: OutputWrapper, style: Style) -> int:
-        """Apply it to each row and print the outcomes; exit code 1 if one had no effect."""
+        """Apply it to each row and print the outcomes; exit code 1 if one had no effect, 2 if one was refused."""
         operation, rows = self._choose(options)
         instruction = Instruction(_find_user(options["by"]), options["reason"], self._details(operation, options))
-        outcomes = [(str(row), carry_out(operation, row, instruction)) for row in rows]
+        name_of = TARGETS[operation.target].name_of
+        apply = apply_operation if len(rows) == 1 else _apply_to_one_of_many
+        results = [(name_of(row), apply(operation, row, instruction)) for row in rows]
         if options["as_json"]:
-            print_json(_as_json(operation, outcomes), out=out)
+            print_json(_as_json(operation, results), out=out)
         else:
-            for name, outcome in outcomes:
-                out.write(f"{name}: {outcome.in_words}.")
-        return OK if outcomes and all(outcome.has_effect for _, outcome in outcomes) else ATTENTION
+            for name, result in results:
+                out.write(f"{name}: {result.in_words.rstrip('.')}.")
+        if any(result.code == REFUSED for _, result in results):
+            return BAD_INPUT
+        return OK if results and all(result.has_effect for _, result in results) else ATTENTION
 
     @property
     def _plain(self) -> str:
@@ -115,15 +117,23 @@ class OperatorVerb(Verb):
             return self.operations[0], list(awaiting.filter(fingerprint__startswith=options["fingerprint"]))
         if options.get("all_awaiting"):
             return self.operations[0], list(awaiting)
-        kinds = ", ".join(operation.target.replace("_", " ") for operation in self.operations)
+        kinds = ", ".join(TARGETS[operation.target].words for operation in self.operations)
         raise CommandError(f"Name at least one {kinds}.", returncode=BAD_INPUT)
 
     def _details(self, operation: Operation, options: dict[str, Any]) -> dict[str, Any]:
         given = {name: options[name] for name in self._asked if options[name] is not UNSET}
         if foreign := [name for name in given if name not in operation.asks]:
             listed = " and ".join(f"--{name.replace('_', '-')}" for name in foreign)
-            raise CommandError(f"{listed}: not for a {operation.target.replace('_', ' ')}.", returncode=BAD_INPUT)
+            raise CommandError(f"{listed}: not for a {TARGETS[operation.target].words}.", returncode=BAD_INPUT)
         return given
+
+
+def _apply_to_one_of_many(operation: Operation, row: Any, instruction: Instruction) -> OperationResult:
+    """Apply it to one row; an error is the result of this row, and the others go on."""
+    try:
+        return apply_operation(operation, row, instruction)
+    except ChainschedError as error:
+        return OperationResult(str(error), has_effect=False, code=REFUSED)
 
 
 def _find_user(name: str | None) -> Any:
@@ -135,16 +145,16 @@ def _find_user(name: str | None) -> Any:
         raise CommandError(f"There is no user {name!r}; --by takes a user name.", returncode=BAD_INPUT) from None
 
 
-def _as_json(operation: Operation, outcomes: Iterable[tuple[str, Outcome]]) -> list[dict[str, Any]]:
+def _as_json(operation: Operation, results: Iterable[tuple[str, OperationResult]]) -> list[dict[str, Any]]:
     return [
         {
             operation.target: name,
             "verb": operation.command,
-            "outcome": outcome.in_words,
-            "code": outcome.code,
-            "has_effect": outcome.has_effect,
+            "outcome": result.in_words,
+            "code": result.code,
+            "has_effect": result.has_effect,
         }
-        for name, outcome in outcomes
+        for name, result in results
     ]
 
 

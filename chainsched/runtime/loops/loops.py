@@ -1,4 +1,4 @@
-"""The loops of a process: which there are, how often each turns, and whom its turn wakes."""
+"""The loops of one process: starts, wakes, replaces and stops them, each in a thread of its own."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ class Loops:
             self._pollers[name].wake()
 
     def renew_hung(self, *, after: float) -> list[str]:
-        """Let others take the place of loops that have waited for the database for so many seconds; says of which.
+        """Replace the loops that have waited for the database for so many seconds; returns their names.
 
-        A connection that is dead without knowing it never answers. What hangs takes no turn after this one.
+        A connection whose other end is gone without notice never answers. A replaced loop takes no further turn.
         """
         hung = [name for name, poller in self._pollers.items() if poller.is_hung(after)]
         for name in hung:

@@ -175,18 +175,20 @@ class ChildPool:
 
     def _read(self, child: ChildState) -> None:
         messages, is_open = child.channel.receive()
-        nonsense = child.channel.nonsense
+        malformed_reason = child.channel.malformed_reason
         try:
             for message in messages:
                 self._owner.on_message(child, message)
         except (GarbledMessage, KeyError, TypeError) as error:
-            nonsense = f"{type(error).__name__}: {error}"
-        if nonsense:
-            logger.error("Worker child (pid %s) sent a malformed message (%s); replacing it.", child.pid, nonsense)
+            malformed_reason = f"{type(error).__name__}: {error}"
+        if malformed_reason:
+            logger.error(
+                "Worker child (pid %s) sent a malformed message (%s); replacing it.", child.pid, malformed_reason
+            )
             child.sent_garbled = True
         child.channel.flush()
         self._update_events(child)
-        if (nonsense or not is_open) and not child.is_unregistered:
+        if (malformed_reason or not is_open) and not child.is_unregistered:
             self._close_channel(child)
 
     def _close_channel(self, child: ChildState) -> None:

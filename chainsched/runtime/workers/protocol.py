@@ -1,6 +1,6 @@
-"""What a supervisor and its children say to each other: JSON with its length in front, over a socket.
+"""The messages between a supervisor and its children: JSON behind its length, over a socket.
 
-Nothing is pickled: what user code brings about in a child reaches the supervisor as text and is read as data.
+Nothing is pickled: the supervisor reads a child's messages, which the project's code may have written, as data.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CHUNK = 256 * 1024
 
 
 class GarbledMessage(ChainschedError):
-    """What came over the wire is no message; user code may have written to it."""
+    """The bytes are no message; the project's code may have written to the socket."""
 
 
 def encode(message: Message) -> bytes:
@@ -48,7 +48,7 @@ class Decoder:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Message]:
-        """The messages that are complete with these bytes; raises Garbled for what is none."""
+        """The messages that are complete with these bytes; raises GarbledMessage for bytes that are none."""
         self._buffer += data
         while len(self._buffer) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._buffer)
@@ -80,8 +80,8 @@ class Channel:
         self.socket = end
         self._decoder = Decoder()
         self._unsent = bytearray()
-        # What made no sense in what came in, and ended it.
-        self.nonsense = ""
+        # The reason for which the bytes that arrived are no message, if they ended it.
+        self.malformed_reason = ""
 
     @property
     def has_unsent(self) -> bool:
@@ -111,7 +111,7 @@ class Channel:
         except BlockingIOError:
             return messages, True
         except GarbledMessage as error:
-            self.nonsense = str(error)
+            self.malformed_reason = str(error)
         except OSError:
             pass
         return messages, False
@@ -142,7 +142,7 @@ def pack_outcome(outcome: Outcome) -> Message:
 
 
 def unpack_outcome(message: Message) -> Outcome:
-    """The outcome that a message holds; raises Garbled if it holds none."""
+    """The outcome that a message holds; raises GarbledMessage if it holds none."""
     try:
         return Outcome(**{**message, "state": ExecutionState(message["state"])})
     except (TypeError, ValueError, KeyError) as error:

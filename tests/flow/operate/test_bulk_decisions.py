@@ -126,7 +126,7 @@ def test_a_letter_that_cannot_be_written_is_left_out(monkeypatch: pytest.MonkeyP
             raise IntegrityError("a constraint of the project's own")
         return letter_verb.stage(ids, **told)
 
-    broken = resolve.LetterVerb(refuse, letter_verb.did, letter_verb.outcome, letter_verb.status)
+    broken = resolve.LetterVerb(refuse, letter_verb.did, letter_verb.outcome)
     monkeypatch.setitem(resolve.LETTER_VERBS, BulkDecisionVerb.RETRY, broken)
     finish(limit=4)
     bulk_decision.refresh_from_db()
@@ -225,7 +225,7 @@ def test_bulk_decisions_are_carried_out_in_the_order_of_asking() -> None:
     assert (outcomes(first)["done"], outcomes(second)["done"]) == (4, 2)
 
 
-def test_the_clerk_turns_until_all_is_done() -> None:
+def test_the_loop_turns_until_all_is_done() -> None:
     ask(2)
     assert [
         (turn.did, turn.has_more)

@@ -59,7 +59,7 @@ def test_enabling_begins_a_full_interval_from_now():
     assert alarm_of(manifest) == NOW + timedelta(minutes=5)
 
 
-def test_reconcile_finds_forgotten_wishes_too():
+def test_reconcile_finds_forgotten_triggers_too():
     make_manifest(state={"trigger_at": NOW}, schedule_type="on_demand")
     make_manifest(state={"trigger_at": NOW}, is_enabled=False)
     assert reconcile(now=NOW) == 2

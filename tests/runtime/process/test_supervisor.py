@@ -212,7 +212,7 @@ def test_a_scheduler_without_workers_can_run_nothing_itself():
     assert not Metadata.objects.exists(), "no live process knows the workflow, so the row waits"
 
 
-def test_one_round_carries_out_an_errand():
+def test_one_round_carries_out_an_bulk_decision():
     letter = make_letter(make_manifest(state={}, schedule_type="on_demand"))
     asker = get_user_model().objects.create_user("ann")
     told = {"by": asker, "note": "back", "selection": "", "now": database_now()}

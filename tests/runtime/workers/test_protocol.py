@@ -15,7 +15,7 @@ def test_messages_come_out_whole_however_they_are_cut():
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"nonsense", b"\xff\xfe", b"[]", b"7", b"null", b"[" * 200_000, b'{"a":' * 100_000],
+    [b"", b"malformed_reason", b"\xff\xfe", b"[]", b"7", b"null", b"[" * 200_000, b'{"a":' * 100_000],
     ids=["nothing", "no JSON", "no text", "a list", "a number", "null", "deep lists", "deep objects"],
 )
 def test_what_is_no_message_is_refused(body):

@@ -12,7 +12,7 @@ from tests.testapp.workflows import ping
 pytestmark = pytest.mark.django_db
 
 
-def test_a_wish_whose_time_has_come_leaves_no_alarm_behind_when_it_is_cancelled(bench):
+def test_a_trigger_whose_time_has_come_leaves_no_alarm_behind_when_it_is_cancelled(bench):
     Manifest.objects.schedule(ping, "job", None, Every.hours(1))
     bench.drain()
     own = manifest("job").next_run_at
@@ -25,7 +25,7 @@ def test_a_wish_whose_time_has_come_leaves_no_alarm_behind_when_it_is_cancelled(
 
 @pytest.mark.parametrize("schedule", [Every.hours(1), Cron.hourly()], ids=["interval", "cron"])
 @pytest.mark.parametrize("delay", [timedelta(minutes=5), timedelta(hours=5)], ids=["before", "after"])
-def test_a_wish_does_not_make_up_for_what_was_missed_while_off(bench, schedule, delay):
+def test_a_trigger_does_not_make_up_for_what_was_missed_while_off(bench, schedule, delay):
     Manifest.objects.schedule(ping, "job", None, schedule)
     bench.run_for(hours=1)
     manifest("job").disable()
@@ -39,7 +39,7 @@ def test_a_wish_does_not_make_up_for_what_was_missed_while_off(bench, schedule, 
     assert manifest("job").next_run_at == own
 
 
-def test_an_occurrence_that_has_come_outlives_a_wish(bench):
+def test_an_occurrence_that_has_come_outlives_a_trigger(bench):
     Manifest.objects.schedule(ping, "job", None, Cron.hourly())
     own = manifest("job").next_run_at
     bench.travel_to(own + timedelta(seconds=10))
