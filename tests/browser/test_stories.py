@@ -238,7 +238,7 @@ def test_an_overview_that_waits_for_its_reader_says_so(visitor: Visitor, bench: 
     enter(visitor)
     visitor.find("#chainsched-overview summary").click()
     make_letter(make_manifest(state={}))
-    visitor.wait(lambda: "Not refreshed while you are in it" in visitor.text, patience=REFRESH_SECONDS + PATIENCE)
+    visitor.wait(lambda: "Not refreshed while it has the focus" in visitor.text, patience=REFRESH_SECONDS + PATIENCE)
     assert "dead letter awaits" not in visitor.text
     visitor.find("#content h1").click()
     visitor.wait(lambda: "1 dead letter awaits" in visitor.text, patience=REFRESH_SECONDS + PATIENCE)
