@@ -29,7 +29,7 @@ chosen = $(if $($(1)),--$(call lower,$(1)) $($(1)))
 test: $(VENV)/test.stamp ## lint, types, migrations, and the suite on SQLite and on PostgreSQL
 	$(call part,ruff check,$(BIN)/ruff check)
 	$(call part,ruff format,$(BIN)/ruff format --check)
-	$(call part,mypy,$(BIN)/mypy chainsched tests example_project chaos)
+	$(call part,mypy,$(BIN)/mypy chainsched tests example_project chaos bench)
 	$(call part,migrations,$(BIN)/python manage.py makemigrations --check --dry-run --settings tests.settings)
 	$(call part,tests on SQLite,CHAINSCHED_TEST_DATABASE_URL=sqlite $(BIN)/python -m pytest -n 2)
 	$(call part,tests on PostgreSQL,$(BIN)/python -m tests.postgres -- $(BIN)/python -m pytest -n 2 --only-database)

@@ -33,9 +33,9 @@ from chainsched import Every, ManifestItem  # noqa: E402
 from chainsched.db.clock import database_now  # noqa: E402
 from chainsched.domain import outcomes  # noqa: E402
 from chainsched.domain.outcomes import Finished  # noqa: E402
+from chainsched.flow.run.claim import claim  # noqa: E402
 from chainsched.flow.run.dispatch import dispatch  # noqa: E402
 from chainsched.flow.run.evaluate import evaluate  # noqa: E402
-from chainsched.flow.run.execute import claim  # noqa: E402
 from chainsched.flow.run.record import record  # noqa: E402
 from chainsched.flow.schedule.declare import Schedules  # noqa: E402
 from chainsched.flow.schedule.seed import seed  # noqa: E402
