@@ -12,12 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
-from chainsched.conf import get_config
 from chainsched.db import bulk
 from chainsched.db.chunks import chunks
-from chainsched.domain.graph import too_deep
 from chainsched.exceptions import ChainschedError
 from chainsched.flow.run.enqueue import rerank
+from chainsched.flow.schedule.depth import deepen
 from chainsched.flow.schedule.plan import Change, Plan
 from chainsched.models import Manifest, ManifestGroup, ManifestState, WorkQueue
 
@@ -121,7 +120,7 @@ def update_manifests(made: Plan, group_ids: Mapping[str, int]) -> None:
             bulk.update(Manifest, part)
     _update_waiting_rows(made)
     moved = [name for name, columns in made.changed.items() if "depth" in columns]
-    _deepen({made.stored[name]["id"]: _new_depth(made.changed[name]) for name in moved})
+    deepen({made.stored[name]["id"]: _new_depth(made.changed[name]) for name in moved})
 
 
 def _update_waiting_rows(made: Plan) -> None:
@@ -151,22 +150,3 @@ def _update_waiting_rows(made: Plan) -> None:
 def _new_depth(columns: Mapping[str, Change]) -> int:
     depth: int = columns["depth"].new
     return depth
-
-
-def _check_depth(depths: Mapping[int, int]) -> None:
-    """Refuse a move that would make descendants too deep."""
-    limit = get_config().max_job_depth
-    for manifest_id, depth in depths.items():
-        if depth > limit:
-            external_id = Manifest.objects.values_list("external_id", flat=True).get(id=manifest_id)
-            raise too_deep(external_id, depth=depth, limit=limit)
-
-
-def _deepen(depths: Mapping[int, int]) -> None:
-    """Update the depth of all descendants, level by level."""
-    while depths:
-        below = Manifest.objects.filter(depends_on__in=list(depths)).values_list("id", "depends_on_id", "depth")
-        wrong = {id_: depths[parent] + 1 for id_, parent, depth in below if depth != depths[parent] + 1}
-        _check_depth(wrong)
-        bulk.update(Manifest, [{"id": id_, "depth": depth} for id_, depth in wrong.items()])
-        depths = wrong
