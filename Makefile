@@ -47,6 +47,7 @@ demo: $(VENV)/demo.stamp ## run the example project; FOR=30 ends it after 30 sec
 bench: $(VENV)/bench.stamp ## compare seeding with bulk_create and jobs with Procrastinate, and measure the stages; COUNT=5000 for fewer
 	@$(BIN)/python -m tests.postgres -- $(BIN)/python -m bench.seeding $(COUNT)
 	@$(BIN)/python -m tests.postgres --durable -- $(BIN)/python -m bench.stages $(if $(COUNT),--count $(COUNT))
+	@$(BIN)/python -m tests.postgres --durable -- $(BIN)/python -m bench.graphs $(if $(COUNT),--count $(COUNT))
 	@$(BIN)/python -m tests.postgres --durable -- $(BIN)/python -m bench.throughput $(if $(COUNT),--count $(COUNT))
 
 memory: $(VENV)/bench.stamp ## watch the memory of a scheduler and its children over 50,000 jobs, which must stay flat; COUNT=5000 for fewer

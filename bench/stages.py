@@ -95,11 +95,11 @@ def run_round(count: int, *, batch: int, process: Process, now: datetime) -> Sto
     while recorded < count:
         with watch.time("dispatch"):
             dispatch(workflows=WORKFLOWS, now=now)
-        recorded += _work(watch, batch=batch, process=process, now=now)
+        recorded += work(watch, batch=batch, process=process, now=now)
     return watch
 
 
-def _work(watch: Stopwatch, *, batch: int, process: Process, now: datetime) -> int:
+def work(watch: Stopwatch, *, batch: int, process: Process, now: datetime) -> int:
     """Claim and record until nothing is pending."""
     recorded = 0
     while True:

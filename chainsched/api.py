@@ -20,7 +20,7 @@ from chainsched.db.chunks import chunks
 from chainsched.db.clock import database_now
 from chainsched.domain.declarations import MAX_PRIORITY, Declaration, DependentOptions, Items, Options
 from chainsched.domain.inputs import OWN_INPUT, readable
-from chainsched.domain.results import Ancestry, Answer, Cancelled, Explanation, Health, Resolved
+from chainsched.domain.results import Ancestry, Answer, Cancelled, Explanation, Health, Resolved, RunReport
 from chainsched.domain.schedules import Once, Schedule
 from chainsched.domain.states import BulkDecisionVerb
 from chainsched.exceptions import InvalidInput, UnknownExecution, UnknownManifest, UnknownRow
@@ -33,11 +33,13 @@ from chainsched.flow.operate.bulk_decisions import cancel_bulk_decision as stop_
 from chainsched.flow.operate.cancel import cancel as cancel_work
 from chainsched.flow.operate.cancel import cancel_execution as stop_execution
 from chainsched.flow.operate.cancel import cancel_row as unqueue
-from chainsched.flow.operate.cancel_tree import cancel_tree
+from chainsched.flow.operate.cancel_run import cancel_below
+from chainsched.flow.operate.cancel_run import cancel_run as stop_run
 from chainsched.flow.operate.group_limits import set_group_limits
 from chainsched.flow.operate.prioritize import prioritize
 from chainsched.flow.operate.remove import remove_all
 from chainsched.flow.operate.resolve import LetterDecision, decide
+from chainsched.flow.operate.run_from_here import run_from_here as go_on_from
 from chainsched.flow.operate.trigger import TriggerRequest
 from chainsched.flow.operate.trigger import trigger as trigger_manifests
 from chainsched.flow.operate.trigger import trigger_group as trigger_members
@@ -46,8 +48,9 @@ from chainsched.flow.schedule.batches import Batch, declaration
 from chainsched.flow.schedule.one_time_child import add_one_time_child
 from chainsched.flow.schedule.plan import Origin
 from chainsched.flow.schedule.seed import retire, write_declarations
-from chainsched.models import BulkDecision, DeadLetter, Manifest, ManifestGroup, Metadata, WorkQueue
+from chainsched.models import BulkDecision, DeadLetter, GraphRun, Manifest, ManifestGroup, Metadata, WorkQueue
 from chainsched.models.model_methods import ON_REQUEST
+from chainsched.models.run_reports import describe_run as load_run_report
 from chainsched.registry import WorkflowRef, registry
 from chainsched.servers import get_server
 
@@ -76,9 +79,14 @@ def schedule_once(
 
 
 def schedule_dependent(
-    workflow: WorkflowRef, external_id: str, input: Any, *, depends_on: str, **options: Unpack[DependentOptions]
+    workflow: WorkflowRef,
+    external_id: str,
+    input: Any,
+    *,
+    depends_on: str | Sequence[str],
+    **options: Any,
 ) -> Manifest:
-    """Create or change a manifest that runs after another one."""
+    """Create or change a manifest that runs after another one, or as a join after several."""
     found = declaration(workflow, external_id, input, schedule=None, depends_on=depends_on, options=options)
     return _write([found])[0]
 
@@ -144,6 +152,19 @@ def find_group(name: str) -> ManifestGroup:
 def find_row(id_: str) -> WorkQueue:
     """The queue row with this number; raises UnknownRow."""
     return _numbered(WorkQueue, "queue row", id_)
+
+
+def find_run(id_: str) -> GraphRun:
+    """The run with this number; raises UnknownRow."""
+    return _numbered(GraphRun, "run", id_)
+
+
+def list_runs(*, head: str | None = None, is_open: bool = False, limit: int = 20) -> list[GraphRun]:
+    """The newest runs, of one head or of all; raises UnknownManifest for a head that does not exist."""
+    runs = GraphRun.objects.open() if is_open else GraphRun.objects.all()
+    if head is not None:
+        runs = runs.filter(head=find(head))
+    return list(runs.order_by("-id")[:limit])
 
 
 def find_letter(id_: str) -> DeadLetter:
@@ -264,14 +285,34 @@ def tree(execution: Metadata) -> QuerySet[Metadata]:
 
 
 def cancel_execution(execution: Metadata, *, tree: bool = False, reason: str = ON_REQUEST) -> Cancelled:
-    """Stop an execution; with ``tree`` all executions of its tree, and no further one is created in it."""
-    if tree:
-        cancelled = cancel_tree(execution.tree_id, reason=_checked_reason(reason), now=database_now())
+    """Stop an execution; with ``tree`` also what it led to: of the head of a run the whole run."""
+    reason, now = _checked_reason(reason), database_now()
+    if not tree:
+        cancelled = stop_execution(execution.id, reason=reason, now=now)
+    elif execution.run_id is not None and execution.parent_execution_id is None:
+        cancelled = stop_run(execution.run_id, reason=reason, now=now)
     else:
-        cancelled = stop_execution(execution.id, reason=_checked_reason(reason), now=database_now())
-    subject = f"The tree of execution {execution.tree_id}" if tree else f"Execution {execution.id}"
+        cancelled = cancel_below(execution.id, reason=reason, now=now)
+    subject = f"Execution {execution.id}" + (" and what it led to" if tree else "")
     logger.info("%s was cancelled: %s.", subject, cancelled)
     return cancelled
+
+
+def cancel_run(run: GraphRun, *, reason: str = ON_REQUEST) -> Cancelled:
+    """Stop all work of a run, and let nothing more follow in it; items that also stand for other runs go on."""
+    cancelled = stop_run(run.id, reason=_checked_reason(reason), now=database_now())
+    logger.info("%s was cancelled: %s.", run, cancelled)
+    return cancelled
+
+
+def describe_run(run: GraphRun) -> RunReport:
+    """How a run goes: its executions by state and workflow, what is open, and what its joins wait for."""
+    return load_run_report(run)
+
+
+def executions_of_run(run: GraphRun) -> QuerySet[Metadata]:
+    """The executions of a run, and those that stood for it besides another one, oldest first."""
+    return Metadata.objects.of_run(run.id)
 
 
 def explain_execution(execution: Metadata) -> Ancestry:
@@ -290,6 +331,19 @@ def run_again(execution: Metadata) -> Answer:
     return trigger(manifest, input=readable(execution.input))
 
 
+def run_from_here(execution: Metadata) -> Answer:
+    """Run the manifest of an execution once more in the same run of the graph, and let it go on from there.
+
+    Joins that were decided without it get it as a late arrival. Refused while the manifest has an open item; raises
+    UnknownManifest if it is gone, InvalidInput if the execution has no run of the graph that is left.
+    """
+    if not Manifest.objects.filter(id=execution.manifest_id or 0).exists():
+        raise UnknownManifest(execution.manifest_external_id or f"of execution {execution.id}")
+    answer = go_on_from(execution, now=database_now())
+    logger.info("Execution %d was to run again in its run: %s.", execution.id, answer.in_words)
+    return answer
+
+
 def cancel_row(row: WorkQueue, *, reason: str = ON_REQUEST) -> bool:
     """Take a row out of the queue; the occurrence is consumed. False if it waits no longer."""
     cancelled = unqueue(row.id, reason=_checked_reason(reason), now=database_now())
@@ -300,7 +354,7 @@ def cancel_row(row: WorkQueue, *, reason: str = ON_REQUEST) -> bool:
 
 def bring_forward(row: WorkQueue) -> bool:
     """Let a row of the queue go at once, before all others of its priority; False if it waits no longer."""
-    moved = prioritize(row.id)
+    moved = prioritize(row.id, now=database_now())
     if moved:
         logger.info("Queue row %s was brought forward.", row.id)
     return moved

@@ -165,9 +165,10 @@ def _declaration_messages(declarations: Sequence[Declaration]) -> Iterator[Check
     """Problems of the declarations alone. Only seeding knows whether a parent that is not declared is stored."""
     declared = {found.external_id: found for found in declarations}
     edges = [
-        (declared[found.depends_on].group.name, found.group.name)
+        (declared[parent].group.name, found.group.name)
         for found in declarations
-        if found.depends_on is not None and found.depends_on in declared
+        for parent in found.parents
+        if parent in declared
     ]
     problems = find_problems(
         declarations,

@@ -215,6 +215,9 @@ class Config:
     misfire_policy: Policy = Field(MisfirePolicy.RUN_ONCE, description="Whether a late run starts or is skipped.")
     misfire_threshold: SecondsOrZero = Field(60, description="Lateness that still counts as on time.")
     max_job_depth: CountOrZero = Field(5, description="Manifests that may stand above another.")
+    max_open_runs: CountOrNone = Field(
+        100, description="Open runs of a head; beyond it a new passage goes on in the newest open one. None: no limit."
+    )
     max_fan_out: Count = Field(10, description="Open children that a manifest may have.")
     max_input_bytes: Count = Field(1024 * 1024, description="Size of the largest input as JSON.")
     max_output_bytes: Count = Field(1024 * 1024, description="Size of the largest output as JSON.")

@@ -22,7 +22,7 @@ from chainsched.domain.states import (
     QueueStatus,
     ScheduleType,
 )
-from chainsched.models import BulkDecision, DeadLetter, Manifest, ManifestGroup, Metadata, WorkQueue
+from chainsched.models import BulkDecision, DeadLetter, GraphRun, Manifest, ManifestGroup, Metadata, WorkQueue
 from chainsched.models.manifest_facts import load_open_items
 from chainsched.models.model_methods import ON_REQUEST
 
@@ -124,6 +124,14 @@ TARGETS = {
             "The number of the queue row.",
             _number,
             _columns("status", "not_before", "priority", "turn"),
+        ),
+        Target(
+            "run",
+            GraphRun,
+            api.find_run,
+            "The number of the run.",
+            _number,
+            _columns("closed_at", "cancelled_at"),
         ),
         Target("letter", DeadLetter, api.find_letter, "The number of the dead letter.", _number, _columns("status")),
         Target(
@@ -395,9 +403,9 @@ OPERATIONS = (
         "Cancel tree",
         "Cancelled tree",
         "cancel",
-        "Stop all work that its root led to; the tree gets no further work.",
+        "Stop it and what it led to; of the head of a run the whole run.",
         _cancel_tree,
-        warning="All work that its root led to is stopped, and the tree gets no further work.",
+        warning="It and what it led to is stopped, and no dependent runs for it; of the head of a run the whole run.",
     ),
     Operation(
         "execution",
@@ -410,6 +418,29 @@ OPERATIONS = (
         plural="Run selected executions again",
         warning="Its manifest is triggered with the input that this execution had.",
         is_fitting=lambda execution: execution.manifest_id is not None,
+    ),
+    Operation(
+        "execution",
+        "run_from_here",
+        "Run again from here",
+        "Ran again from here",
+        "trigger",
+        "Run its manifest once more in the same run of the graph, and go on from there.",
+        lambda execution, _: _answered(execution.run_from_here()),
+        warning="Its manifest and what follows from it run once more in the same run; for joins it arrives late.",
+        is_fitting=lambda execution: execution.run_id is not None and execution.state not in ACTIVE_STATES,
+    ),
+    Operation(
+        "run",
+        "cancel",
+        "Cancel",
+        "Cancelled",
+        "cancel",
+        "Stop all its work; nothing more follows in it.",
+        _cancel,
+        plural="Cancel selected runs",
+        warning="All its work is stopped and nothing more follows in it; work that stands for another run too goes on.",
+        is_fitting=lambda run: run.state == "open",
     ),
     Operation(
         "row",

@@ -19,14 +19,14 @@ from typing import Self
 
 from chainsched.db.clock import database_now, stop_clock
 from chainsched.domain.outcomes import Finished
-from chainsched.flow.operate.cancel_tree import cancel_late
+from chainsched.flow.operate.cancel_run import cancel_late
 from chainsched.flow.run.claim import claim
 from chainsched.flow.run.dispatch import dispatch
 from chainsched.flow.run.execute import execute
 from chainsched.flow.run.record import Recorded, record
 from chainsched.flow.schedule.declare import Schedules, schedules
 from chainsched.flow.schedule.seed import Seeded, seed
-from chainsched.models import ManifestState, Metadata, Process, WorkQueue
+from chainsched.models import JoinState, ManifestState, Metadata, Process, WorkQueue
 from chainsched.registry import registry
 from chainsched.runtime.loops import manager
 
@@ -75,7 +75,7 @@ class Workbench:
     def dispatch(self) -> int:
         """One turn of the dispatcher: rows that the limits have room for are dispatched; returns how many."""
         dispatched = dispatch(workflows=registry.names(), now=self._now)
-        cancel_late(dispatched.cancelled_trees, now=self._now)
+        cancel_late(dispatched.cancelled_rows, now=self._now)
         return len(dispatched.execution_ids)
 
     def work(self) -> Recorded:
@@ -144,5 +144,6 @@ class Workbench:
         alarms = (
             ManifestState.objects.next_alarm(after=self._now, until=until),
             WorkQueue.objects.next_not_before(after=self._now, until=until),
+            JoinState.objects.next_deadline(after=self._now, until=until),
         )
         return min((alarm for alarm in alarms if alarm is not None), default=None)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from chaos import families
+from chaos import families, joins
 from chaos.evidence import ACTIVATION, ACTIVE, AWAITING, KILLED, LOST, Evidence
 from chaos.figures import resumed_after
 from chaos.settings import KILL_GRACE
@@ -223,7 +223,10 @@ INVARIANTS: dict[str, Callable[[Evidence], Iterator[str]]] = {
     "dependents are not doubled": families.dependents_are_not_doubled,
     "dependents begin after their parents": families.dependents_begin_after_their_parents,
     "activations are kept": families.activations_are_kept,
-    "continuations wait for all parts": families.continuations_wait_for_all_parts,
+    "joins wait for all parts": joins.joins_wait_for_all_parts,
+    "joins run with enough": joins.joins_run_with_enough,
+    "joins cover every run": joins.joins_cover_every_run,
+    "runs come to their end": joins.runs_come_to_their_end,
     "dead letters are for poison": letters_are_for_poison,
     "terminal rows are final": terminal_rows_are_final,
     "nothing is left open": nothing_is_left_open,

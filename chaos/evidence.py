@@ -21,7 +21,10 @@ ACTIVATION = "activation"
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """A row of Metadata; ``pid`` is that of the last process that claimed it, ``output`` its job's return value."""
+    """A row of Metadata; ``pid`` is that of the last process that claimed it, ``output`` its job's return value.
+
+    ``run`` is the run of the graph that it is named after, ``taken_over`` those that it stands for besides.
+    """
 
     id: int
     manifest: str
@@ -36,6 +39,13 @@ class Execution:
     ended_at: datetime | None
     failure_type: str = ""
     output: Mapping[str, Any] | None = None
+    run: int | None = None
+    taken_over: Sequence[int] = ()
+
+    @property
+    def runs(self) -> set[int]:
+        """All runs of the graph that it stands for."""
+        return {*self.taken_over, *([] if self.run is None else [self.run])}
 
     @property
     def is_completed(self) -> bool:
@@ -79,8 +89,36 @@ class Letter:
 
 
 @dataclass(frozen=True, slots=True)
+class Passage:
+    """A row of GraphRun: one passage through the graph."""
+
+    id: int
+    head: str
+    closed_at: datetime | None
+    cancelled_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A row of JoinState: how a join waits in one run of the graph; the end of the run has no join."""
+
+    run: int
+    join: str
+    open: int
+    outcome: str
+    firings: int
+    decided_at: datetime | None = None
+
+    def __str__(self) -> str:
+        return f"{self.join or 'the end'} in run {self.run} ({self.outcome}, {self.open} open)"
+
+
+@dataclass(frozen=True, slots=True)
 class Evidence:
     """The rows, runs and events of a chaos run.
+
+    ``runs`` are those of the witness; those of the graph are ``passages``, and ``waiting`` how joins wait in them.
+    ``notes`` are notes to dependents and joins that were left at the end.
 
     ``pids`` are those of the processes that the harness started, by name; ``seen`` says when a process was last
     seen alive; ``changed`` are terminal rows that differ at the end from when they were first read; ``repaired`` are
@@ -95,6 +133,9 @@ class Evidence:
     executions: Sequence[Execution] = ()
     queue: Sequence[Queued] = ()
     letters: Sequence[Letter] = ()
+    passages: Sequence[Passage] = ()
+    waiting: Sequence[Waiting] = ()
+    notes: Sequence[str] = ()
     runs: Sequence[Run] = ()
     pids: Mapping[str, int] = field(default_factory=dict)
     seen: Mapping[int, float] = field(default_factory=dict)

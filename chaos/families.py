@@ -1,9 +1,9 @@
-"""The invariants of parents and children: dependents, dormant ones and continuations."""
+"""The invariants of parents and children: dependents and dormant ones. Those of joins are in ``chaos.joins``."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from chaos.evidence import Evidence, Execution
 from chaos.spans import grouped, recorded_runs
@@ -11,29 +11,53 @@ from chaos.workload import Expected
 
 
 def dependents_are_not_lost(evidence: Evidence) -> Iterator[str]:
-    """Every success of a parent is covered by a run of its dependent that began after it."""
+    """Every outcome of a parent that its dependent follows is covered, in each run, by a run of that one after it."""
     by_manifest = grouped(evidence.executions, by=lambda row: row.manifest)
     lettered = {letter.manifest for letter in evidence.letters}
     for item, parents in _edges(evidence, by_manifest):
-        runs = [row for row in by_manifest[item.manifest] if row.is_completed or item.manifest in lettered]
+        rows = [row for row in by_manifest[item.manifest] if row.is_completed or item.manifest in lettered]
         for parent in parents:
-            if not any(_covers(run, parent) for run in runs):
-                yield f"{item.manifest} has no run for {parent}"
+            if not parent.runs:
+                yield f"{parent} stands for no run"
+            for run in sorted(parent.runs):
+                if not any(_covers(row, parent, run) for row in rows):
+                    yield f"{item.manifest} has no run for {parent} in run {run}"
 
 
 def dependents_are_not_doubled(evidence: Evidence) -> Iterator[str]:
-    """One completed run of a dependent for one execution of its parent, and none without a cause."""
+    """One completed run of a dependent for one execution of its parent and for one run, and none without a cause."""
     by_manifest = grouped(evidence.executions, by=lambda row: row.manifest)
     for item in evidence.expected.values():
-        if item.parent is None:
-            continue
-        causes = {row.id for row in by_manifest[item.parent] if row.is_completed or item.is_activated}
         completed = [row for row in by_manifest[item.manifest] if row.is_completed]
-        for parent, number in Counter(row.parent for row in completed).items():
-            if number > 1:
-                yield f"{item.manifest} completed {number} times for #{parent}"
-            if parent not in causes:
-                yield f"{item.manifest} ran for #{parent}, which is no success of {item.parent}"
+        if item.is_join:
+            yield from _without_cause(item, completed, causes=_arrivals(item, by_manifest))
+        elif item.parent is not None:
+            is_any = item.is_activated or item.follows_any_outcome
+            causes = {row.id for row in by_manifest[item.parent] if row.is_completed or is_any}
+            yield from _without_cause(item, completed, causes=causes)
+            for parent, number in Counter(row.parent for row in completed).items():
+                if number > 1:
+                    yield f"{item.manifest} completed {number} times for #{parent}"
+        if not item.is_head and not item.is_activated:
+            yield from _doubled_in_a_run(item, completed)
+
+
+def _arrivals(item: Expected, by_manifest: Mapping[str, list[Execution]]) -> set[int]:
+    """The executions that a join may run after."""
+    leading = [*item.members, *([] if item.parent is None else [item.parent])]
+    return {row.id for manifest in leading for row in by_manifest[manifest]}
+
+
+def _without_cause(item: Expected, completed: list[Execution], *, causes: set[int]) -> Iterator[str]:
+    for row in completed:
+        if row.parent not in causes:
+            yield f"{item.manifest} ran for #{row.parent}, which is no outcome that it waits for"
+
+
+def _doubled_in_a_run(item: Expected, completed: list[Execution]) -> Iterator[str]:
+    for run, number in Counter(run for row in completed for run in row.runs).items():
+        if number > 1:
+            yield f"{item.manifest} completed {number} times in run {run}"
 
 
 def dependents_begin_after_their_parents(evidence: Evidence) -> Iterator[str]:
@@ -58,47 +82,18 @@ def activations_are_kept(evidence: Evidence) -> Iterator[str]:
                 yield f"{child} was activated by {row} and has no run for it"
 
 
-def continuations_wait_for_all_parts(evidence: Evidence) -> Iterator[str]:
-    """A continuation was dispatched after all its siblings had done their part for the execution that caused it."""
-    by_manifest = grouped(evidence.executions, by=lambda row: row.manifest)
-    for item in evidence.expected.values():
-        if not item.is_continuation:
-            continue
-        siblings = [
-            other.manifest
-            for other in evidence.expected.values()
-            if other.parent == item.parent and not other.is_continuation and not other.is_activated
-        ]
-        for run in by_manifest[item.manifest]:
-            for sibling in siblings:
-                if not _part_is_done(evidence, by_manifest[sibling], sibling=sibling, run=run):
-                    yield f"{run} was dispatched before {sibling} had done its part for #{run.parent}"
-
-
 def _edges(
     evidence: Evidence, by_manifest: Mapping[str, list[Execution]]
 ) -> Iterator[tuple[Expected, list[Execution]]]:
-    """Each dependent that fires by itself, with the successes of its parent."""
+    """Each plain dependent that fires by itself, with the outcomes of its parent that it follows."""
+    given_up = {letter.execution for letter in evidence.letters}
     for item in evidence.expected.values():
-        if item.parent is not None and not item.is_activated:
-            yield item, [row for row in by_manifest[item.parent] if row.is_completed]
+        if item.parent is not None and not item.is_activated and not item.is_join:
+            rows = by_manifest[item.parent]
+            yield item, [row for row in rows if row.is_completed or (item.follows_any_outcome and row.id in given_up)]
 
 
-def _covers(run: Execution, parent: Execution) -> bool:
-    """Whether the run was caused by this success of its parent, or by a newer one."""
-    is_later = parent.ended_at is not None and run.created_at >= parent.ended_at
-    return is_later and run.parent is not None and run.parent >= parent.id
-
-
-def _part_is_done(evidence: Evidence, rows: Sequence[Execution], *, sibling: str, run: Execution) -> bool:
-    """Whether a sibling had completed for the run's parent, or a newer one, or had been dead-lettered."""
-    if any(letter.manifest == sibling and letter.dead_lettered_at <= run.created_at for letter in evidence.letters):
-        return True
-    return any(
-        row.is_completed
-        and row.parent is not None
-        and row.parent >= (run.parent or 0)
-        and row.ended_at is not None
-        and row.ended_at <= run.created_at
-        for row in rows
-    )
+def _covers(row: Execution, parent: Execution, run: int) -> bool:
+    """Whether an execution stands for the run, and was caused by this outcome of its parent or by a newer one."""
+    is_later = parent.ended_at is not None and row.created_at >= parent.ended_at
+    return is_later and run in row.runs and row.parent is not None and row.parent >= parent.id

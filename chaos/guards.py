@@ -98,17 +98,47 @@ GUARDS = {
         (*SHORT, *CALM, "--patience", "5", "--kinds", "chain"),
         ("dependents are not doubled",),
     ),
-    "waiting for siblings": Guard(
-        "a continuation waits for all parts",
-        sabotage.ignore_siblings,
-        (*SHORT, *CALM, "--kinds", "fan"),
-        ("continuations wait for all parts",),
-    ),
-    "family lock": Guard(
-        "siblings that end together see each other: the states are locked before any row is read",
-        sabotage.record_without_lock,
-        (*SHORT, *CALM, "--kinds", "fan"),
+    "alarms": Guard(
+        "a dependent that is due has an alarm",
+        sabotage.forget_alarms_of_dependents,
+        (*SHORT, *CALM, "--kinds", "chain"),
         ("reconciler repaired nothing",),
+    ),
+    "open items": Guard(
+        "a join is not decided while anything that leads to it is open",
+        sabotage.ignore_open_items,
+        (*SHORT, *CALM, "--kinds", "fan"),
+        ("joins wait for all parts",),
+    ),
+    "tokens": Guard(
+        "what is due, queued or active holds a token where joins wait for it",
+        sabotage.hold_no_tokens,
+        (*SHORT, *CALM, "--kinds", "fan"),
+        ("joins wait for all parts",),
+    ),
+    "gate": Guard(
+        "a fan-in runs only after its gate",
+        sabotage.ignore_gates,
+        (*SHORT, *CALM, "--kinds", "gate"),
+        ("joins run with enough",),
+    ),
+    "second look": Guard(
+        "the manager looks for the notes that others left, and decides",
+        sabotage.settle_nothing,
+        (*SHORT, *CALM, "--patience", "8", "--kinds", "fan", "join"),
+        ("joins cover every run", "runs come to their end"),
+    ),
+    "join lock": Guard(
+        "two managers do not add up the notes to one join at once",
+        sabotage.fold_without_lock,
+        (*SHORT, *CALM, "--patience", "8", "--kinds", "fan"),
+        ("runs come to their end",),
+    ),
+    "runs taken over": Guard(
+        "an execution names all runs that it stands for",
+        sabotage.name_no_further_runs,
+        (*SHORT, *CALM, "--kinds", "surge"),
+        ("joins cover every run", "dependents are not lost"),
     ),
     "death with the supervisor": Guard(
         "children end with their supervisor: the fork server kills them, the kernel's signal, and the closed socket",

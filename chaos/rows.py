@@ -6,17 +6,30 @@ import json
 import os
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from django.db import connection
 from django.db.models import Exists, OuterRef, Q
 
 from chainsched.db.clock import database_now
-from chainsched.models import DeadLetter, Manifest, ManifestState, Metadata, Process, WorkQueue
+from chainsched.models import (
+    DeadLetter,
+    DueNote,
+    GraphRun,
+    JoinNote,
+    JoinState,
+    Manifest,
+    ManifestState,
+    Metadata,
+    Process,
+    TakenOver,
+    WorkQueue,
+)
 from chaos.apps import WITHOUT
-from chaos.evidence import Execution, Letter, Queued
+from chaos.evidence import Execution, Letter, Passage, Queued, Waiting
 from chaos.fleet import ROOT, SCHEDULER, WORKER, Member
 from chaos.settings import PROCESS_EXPIRY
 
@@ -60,12 +73,13 @@ def _fetch(sql: str, parameters: list[datetime]) -> list[tuple[int, str, datetim
 
 
 def is_quiet() -> bool:
-    """Whether no row is queued or active, and no manifest has an alarm or a trigger request."""
+    """Whether no row is queued or active, no manifest has an alarm or a trigger request, and no run is open."""
     # In one statement: a job moves from one table to the next.
     queued = WorkQueue.objects.queued().values("id")
     active = Metadata.objects.active().values("id")
     due = ManifestState.objects.filter(Q(next_run_at__isnull=False) | Q(trigger_at__isnull=False)).values("manifest_id")
-    return not queued.union(active, due, all=True).exists()
+    notes = (DueNote.objects.values("id"), JoinNote.objects.values("id"))
+    return not queued.union(active, due, *notes, GraphRun.objects.open().values("id"), all=True).exists()
 
 
 def idle(manifests: list[str]) -> list[Manifest]:
@@ -131,8 +145,13 @@ def executions() -> list[Execution]:
         "ended_at",
         "failure_type",
         "output",
+        "run_id",
     )
-    return [Execution(*row) for row in Metadata.objects.order_by("id").values_list(*columns)]
+    taken_over: dict[int, list[int]] = defaultdict(list)
+    for execution_id, run_id in TakenOver.objects.order_by("id").values_list("execution_id", "run_id"):
+        taken_over[execution_id].append(run_id)
+    found = (Execution(*row) for row in Metadata.objects.order_by("id").values_list(*columns))
+    return [replace(row, taken_over=tuple(taken_over.get(row.id, ()))) for row in found]
 
 
 def queue() -> list[Queued]:
@@ -145,6 +164,27 @@ def letters() -> list[Letter]:
     """All dead letters, the oldest first."""
     columns = ("manifest__external_id", "execution_id", "status", "dead_lettered_at")
     return [Letter(*row) for row in DeadLetter.objects.order_by("id").values_list(*columns)]
+
+
+def passages() -> list[Passage]:
+    """All runs of the graph, the oldest first."""
+    columns = ("id", "head_external_id", "closed_at", "cancelled_at")
+    return [Passage(*row) for row in GraphRun.objects.order_by("id").values_list(*columns)]
+
+
+def waiting() -> list[Waiting]:
+    """How each join waits in each run of the graph, and the ends of the runs."""
+    names = dict(Manifest.objects.filter(is_join=True).values_list("id", "external_id"))
+    columns = ("run_id", "join_id", "open", "outcome", "firings", "decided_at")
+    return [
+        Waiting(run_id, names.get(join_id, ""), *rest)
+        for run_id, join_id, *rest in JoinState.objects.order_by("id").values_list(*columns)
+    ]
+
+
+def notes() -> list[str]:
+    """The notes that wait for a dependent or a join."""
+    return [*map(str, DueNote.objects.order_by("id")), *map(str, JoinNote.objects.order_by("id"))]
 
 
 def fsck() -> list[str]:

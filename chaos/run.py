@@ -15,7 +15,7 @@ from django.db import InterfaceError, OperationalError, close_old_connections, c
 
 from chainsched.db.clock import database_now
 from chainsched.flow.schedule.seed import seed
-from chaos import checker, faults, figures, rows, witness, workload
+from chaos import checker, faults, figures, joins, rows, witness, workload
 from chaos.checker import Verdict
 from chaos.evidence import Evidence
 from chaos.faults import Amounts, Fault, Injector
@@ -172,13 +172,13 @@ class _Harness:
         time.sleep(TICK)
 
     def _trigger(self) -> None:
-        """Trigger the next round of idle manifests; the rounds are spread over the time of the faults."""
+        """Trigger the next round of idle manifests; the rounds are spread over the time of the faults, or hurried."""
         # Only the harness triggers them, so that idle ones stay idle while their runs are counted.
         idle = rows.idle(list(self._work.rounds))
         counts = rows.completed_counts([manifest.external_id for manifest in idle])
-        share = min(1.0, self._elapsed / self._seconds)
         for manifest in idle:
             rounds = self._work.rounds[manifest.external_id]
+            share = 1.0 if manifest.external_id in self._work.hurried else min(1.0, self._elapsed / self._seconds)
             if counts[manifest.external_id] < max(1, round(rounds * share)):
                 manifest.trigger()
 
@@ -221,6 +221,9 @@ def _gather(work: Workload, fleet: Fleet, snapshots: rows.Snapshots, postgres: P
         executions=rows.executions(),
         queue=rows.queue(),
         letters=rows.letters(),
+        passages=rows.passages(),
+        waiting=rows.waiting(),
+        notes=rows.notes(),
         runs=witness.read(fleet.witness),
         pids=fleet.pids,
         seen=fleet.seen,
@@ -245,12 +248,13 @@ def _count(evidence: Evidence, injector: Injector) -> dict[str, Any]:
     """Figures to go with the verdicts."""
     failures = Counter(row.failure_type for row in evidence.executions if row.failure_type)
     expected = evidence.expected.values()
-    continued = {item.manifest for item in expected if item.is_continuation}
+    joined = {item.manifest for item in expected if item.is_join}
     return {
         "manifests": len(evidence.expected),
         "kinds": dict(Counter(item.kind for item in expected)),
         "poison": sum(item.is_poison for item in expected),
-        "continued": sum(row.is_completed and row.manifest in continued for row in evidence.executions),
+        "joined": sum(row.is_completed and row.manifest in joined for row in evidence.executions),
+        **joins.counts(evidence),
         "woken": sum(len(row.woken) for row in evidence.executions),
         "executions": len(evidence.executions),
         "completed": sum(row.is_completed for row in evidence.executions),

@@ -10,23 +10,26 @@ import contextlib
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from django.db import connection, connections
-from django.db.models import F, Value
+from django.db.models import F
 
 from chainsched.db import audit_guard, bulk
 from chainsched.db.clock import database_now
-from chainsched.domain import outcomes
+from chainsched.domain import joins, outcomes
+from chainsched.domain.joins import Standing
 from chainsched.domain.run_context import CLAIM_COLUMNS
 from chainsched.flow.maintain import reap
-from chainsched.flow.run import activate, alarm, dispatch, enqueue, evaluate, record
+from chainsched.flow.run import activate, alarm, consume, dispatch, enqueue, evaluate, fold_notes, hand_on, record
 from chainsched.flow.run.end_rows import closed_row
-from chainsched.models import Manifest, Metadata, NamedLock, WorkQueue, manifest_facts
+from chainsched.models import JoinState, Metadata, NamedLock, WorkQueue
+from chainsched.models.join_state import JoinStateQuerySet
 from chainsched.models.manifest_state import ManifestStateQuerySet
 from chainsched.models.metadata import Attempt, MetadataQuerySet
 from chainsched.models.named_lock import NamedLockQuerySet
-from chainsched.runtime.loops import poller
+from chainsched.runtime.loops import manager, poller
 from chainsched.runtime.loops.poller import Poller
 from chainsched.runtime.process.lease import Lease
 from chainsched.runtime.workers import fork_server, process_runner
@@ -101,37 +104,58 @@ def reap_the_living() -> None:
 
 
 def forget_dependents() -> None:
-    _patch(record, "mark_due", _nothing)
+    _patch(hand_on, "deliver", _nothing)
+
+
+def forget_alarms_of_dependents() -> None:
+    _patch(consume, "arm_known", _nothing)
 
 
 def cover_nothing() -> None:
     clear = alarm.clear
 
-    def clear_alarm_only(manifest_ids: Any, *, now: Any, is_covering: bool) -> None:
-        clear(manifest_ids, now=now, is_covering=False)
+    def clear_alarm_only(manifest_ids: Any, **options: Any) -> None:
+        clear(manifest_ids, **{**options, "is_covering": False})
 
     _patch(alarm, "clear", clear_alarm_only)
 
 
-def ignore_siblings() -> None:
-    def never(**_: Any) -> Value:
-        return Value(False)
-
-    _patch(manifest_facts, "is_waiting_for_siblings", never)
-    _patch(enqueue, "is_waiting_for_siblings", never)
+def ignore_open_items() -> None:
+    _decide_as_if(open=0)
 
 
-def record_without_lock() -> None:
-    def look(self: ManifestStateQuerySet, manifest_ids: Any) -> list[int]:
-        own = self.filter(manifest__in=manifest_ids).order_by().values("manifest_id")
-        family = Manifest.objects.using(self.db).family_of(manifest_ids)
-        return list(self.filter(manifest__in=own.union(*family)).values_list("manifest_id", flat=True))
+def ignore_gates() -> None:
+    _decide_as_if(is_gated=True)
 
-    _patch(ManifestStateQuerySet, "lock_family", look)
-    _patch(record, "arm", _lingering(alarm.arm))
-    # One at a time, so that siblings run in different workers.
-    claim = MetadataQuerySet.claim
-    _patch(MetadataQuerySet, "claim", lambda self, **options: claim(self, **{**options, "limit": 1}))
+
+def _decide_as_if(**facts: Any) -> None:
+    """Let joins be decided with these facts, whatever they are."""
+
+    def believed(standing: Standing) -> Standing:
+        return replace(standing, **facts)
+
+    _patch(fold_notes, "may_decide", lambda standing, join: joins.may_decide(believed(standing), join))
+    _patch(fold_notes, "decide", lambda standing, join, **edges: joins.decide(believed(standing), join, **edges))
+
+
+def hold_no_tokens() -> None:
+    _patch(JoinStateQuerySet, "tokens_for", lambda *_: {})
+
+
+def settle_nothing() -> None:
+    _patch(manager, "settle", _nothing)
+
+
+def fold_without_lock() -> None:
+    def look(self: JoinStateQuerySet, state_ids: Any) -> list[JoinState]:
+        return list(self.filter(id__in=state_ids).order_by("id"))
+
+    _patch(JoinStateQuerySet, "lock_free", look)
+    _patch(fold_notes, "_add_notes", _slowed(fold_notes._add_notes))
+
+
+def name_no_further_runs() -> None:
+    _patch(dispatch, "_name_further_runs", _nothing)
 
 
 def retry_nothing() -> None:
@@ -210,8 +234,8 @@ def count_unstarted_claims() -> None:
 
 
 def forget_activations() -> None:
-    def forget(requests: Any, **_: Any) -> set[int]:
-        return {request.manifest_id for request in requests}
+    def forget(requests: Any, **_: Any) -> dict[int, int]:
+        return {request.manifest_id: 0 for request in requests}
 
     _patch(activate, "enqueue", forget)
 
@@ -240,17 +264,6 @@ def _slowed(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*arguments, **options)
 
     return slowed
-
-
-def _lingering(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same, with a moment after it."""
-
-    def lingering(*arguments: Any, **options: Any) -> Any:
-        answer = function(*arguments, **options)
-        time.sleep(MOMENT)
-        return answer
-
-    return lingering
 
 
 def _nothing(*_arguments: Any, **_options: Any) -> list[Any]:

@@ -9,7 +9,18 @@ from django.db import connection
 
 from chainsched.db import bulk
 from chainsched.domain.states import ExecutionState, QueueStatus, RunCondition, ScheduleType, Source
-from chainsched.models import DeadLetter, Manifest, ManifestGroup, ManifestState, Metadata, Process, WorkQueue
+from chainsched.flow.schedule.edges import Edge, write_edges
+from chainsched.models import (
+    DeadLetter,
+    Manifest,
+    ManifestGroup,
+    ManifestState,
+    Metadata,
+    NamedLock,
+    Process,
+    WorkQueue,
+)
+from chainsched.models.named_lock import GRAPH
 
 NOW = datetime(2026, 3, 2, 10, 0, tzinfo=UTC)
 
@@ -58,8 +69,14 @@ def make_many_manifests(number: int, *, due: int) -> None:
 
 
 def make_dependent(parent: Manifest, external_id: str | None = None, **columns: Any) -> Manifest:
+    """A dependent with its edge; with ``fan_in`` a join over its siblings, whose edges follow as in the engine."""
     columns = {"schedule_type": ScheduleType.DEPENDENT, "run_condition": RunCondition.SUCCESS, "state": {}, **columns}
-    return make_manifest(external_id, depends_on=parent, depth=parent.depth + 1, **columns)
+    columns |= {"is_join": bool(columns.get("fan_in"))}
+    child = make_manifest(external_id, depends_on=parent, depth=parent.depth + 1, **columns)
+    NamedLock.objects.hold(GRAPH, now=NOW)
+    edge = Edge(int(child.run_condition), is_gate=bool(child.fan_in), is_derived=False)
+    write_edges({child.id: {parent.id: edge}})
+    return child
 
 
 def make_queue_row(manifest: Manifest | None = None, **columns: Any) -> WorkQueue:

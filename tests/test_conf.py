@@ -45,6 +45,7 @@ DEFAULTS = {
     "misfire_policy": "run_once",
     "misfire_threshold": 60,
     "max_job_depth": 5,
+    "max_open_runs": 100,
     "max_fan_out": 10,
     "max_input_bytes": 1024 * 1024,
     "max_output_bytes": 1024 * 1024,
@@ -79,13 +80,14 @@ AT_LEAST = {
     "KEEP_LAST": 0,
     "MAX_JOB_DEPTH": 0,
     "MAX_ACTIVE_JOBS": 1,
+    "MAX_OPEN_RUNS": 1,
     "MAX_FAN_OUT": 1,
     "MAX_JOBS_PER_CHILD": 1,
     "MAX_CHILD_MEMORY": 1,
     "MAX_INPUT_BYTES": 1,
     "MAX_OUTPUT_BYTES": 1,
 }
-OR_NONE = ["MAX_ACTIVE_JOBS", "MAX_CHILD_MEMORY"]
+OR_NONE = ["MAX_ACTIVE_JOBS", "MAX_OPEN_RUNS", "MAX_CHILD_MEMORY"]
 
 FINE: list[tuple[str, Any]] = [
     *((key, minimum) for key, minimum in AT_LEAST.items()),

@@ -46,6 +46,7 @@ DOORS = sorted(
             model_methods.DeadLetterActions,
             model_methods.QueueActions,
             model_methods.BulkDecisionActions,
+            model_methods.RunActions,
         )
         for name in vars(door)
         if not name.startswith("_")

@@ -26,7 +26,8 @@ from chainsched.domain.states import (
     Source,
 )
 from chainsched.flow.operate.bulk_decisions import request_bulk_decision
-from chainsched.models import DeadLetter, Manifest, WorkQueue
+from chainsched.models import DeadLetter, GraphRun, JoinState, Manifest, WorkQueue
+from chainsched.models.near import RUN_END
 from chainsched.operations import OPERATIONS, PERMISSIONS, TARGETS, Instruction, Operation, apply_operation
 from tests.factories import (
     NOW,
@@ -82,6 +83,12 @@ def rows() -> dict[str, Any]:
     manifest = make_manifest("manifest", group=group, state={})
     running = make_execution(make_manifest(), state=ExecutionState.PENDING)
     tree = make_execution(make_manifest(), state=ExecutionState.PENDING)
+    head = make_manifest(state={})
+    make_dependent(head)
+    began, under_way = (GraphRun.objects.create(head=head, scheduled_for=NOW, created_at=NOW) for _ in range(2))
+    ends = [JoinState.objects.create(run=run, join_id=RUN_END, open=run == under_way) for run in (began, under_way)]
+    over = make_execution(head, state=ExecutionState.COMPLETED, run_id=began.pk, tokens=[ends[0].pk])
+    make_execution(make_manifest(state={}), run_id=under_way.pk, tokens=[ends[1].pk], has_tokens=True)
     busy = make_group("busy")
     make_queue_row(make_manifest(group=busy, state={}))
     letters = [make_letter(make_manifest(state={})) for _ in range(3)]
@@ -101,6 +108,8 @@ def rows() -> dict[str, Any]:
         "execution-cancel": running,
         "execution-cancel_tree": tree,
         "execution-run_again": make_execution(make_manifest(state={}), state=ExecutionState.COMPLETED),
+        "execution-run_from_here": over,
+        "run-cancel": under_way,
         "row-bring_forward": make_queue_row(make_manifest(state={})),
         "row-cancel": make_queue_row(make_manifest(state={})),
         "letter-retry": letters[0],
@@ -128,6 +137,8 @@ EFFECTS: dict[str, Callable[[Any], bool]] = {
     "execution-cancel": lambda row: row.state == ExecutionState.CANCELLED,
     "execution-cancel_tree": lambda row: row.state == ExecutionState.CANCELLED,
     "execution-run_again": lambda row: is_queued(manifest=row.manifest_id),
+    "execution-run_from_here": lambda row: is_queued(manifest=row.manifest_id, run=row.run_id, is_again=True),
+    "run-cancel": lambda row: row.cancelled_at is not None,
     "row-bring_forward": lambda row: row.source == Source.TRIGGER,
     "row-cancel": lambda row: row.status == QueueStatus.CANCELLED,
     "letter-retry": lambda row: row.status == DeadLetterStatus.RETRIED,

@@ -15,13 +15,28 @@ from chainsched.domain.states import ExecutionState, QueueStatus
 from chainsched.flow.maintain.fsck import reconcile
 from chainsched.flow.maintain.reap import reap
 from chainsched.flow.run.record import record
-from chainsched.models import DeadLetter, Manifest, ManifestGroup, ManifestState, Metadata, Process, WorkQueue
+from chainsched.models import (
+    DeadLetter,
+    Dependency,
+    DueNote,
+    GraphRun,
+    JoinNote,
+    JoinState,
+    Manifest,
+    ManifestGroup,
+    ManifestState,
+    Metadata,
+    Process,
+    TakenOver,
+    WorkQueue,
+)
+from chainsched.models.near import RUN_END
 from chainsched.testing import Workbench
 
 Dump = dict[str, list[tuple[Any, ...]]]
 
 # Counted in rows of the parent, so that they are compared by what they name.
-NUMBERS = ("due", "covered", "settled", "succeeded", "dead_lettered", "finished")
+NUMBERS = ("due", "covered", "succeeded", "dead_lettered", "finished")
 NOT_COMPARED = ("id", "retired_at", "done_at")
 
 
@@ -73,12 +88,20 @@ def outcome() -> dict[str, Any]:
     """
     runs, last = _runs()
     names = dict(Manifest.objects.values_list("id", "external_id"))
+    passages = _passages()
     return {
         "groups": sorted(ManifestGroup.objects.values_list("name", "is_enabled", "priority", "max_active_jobs")),
         "manifests": [_manifest(manifest) for manifest in Manifest.objects.order_by("external_id")],
-        "states": {names[row.manifest_id]: _state(row, runs, names) for row in ManifestState.objects.all()},
-        "runs": {runs[row.id]: _run(row, runs) for row in last},
-        "queue": sorted(_queue_row(row, runs) for row in WorkQueue.objects.exclude(status=QueueStatus.DISPATCHED)),
+        "edges": sorted(_edge(edge, names) for edge in Dependency.objects.all()),
+        "states": {names[row.manifest_id]: _state(row, runs, passages) for row in ManifestState.objects.all()},
+        "runs": {runs[row.id]: _run(row, runs, passages) for row in last},
+        "passages": {passages[run.id]: _passage(run) for run in GraphRun.objects.all()},
+        "joins": {_place(row, passages, names): _join(row) for row in JoinState.objects.all()},
+        "taken over": sorted({(passages[row.run_id], runs[row.execution_id]) for row in TakenOver.objects.all()}),
+        "notes": (DueNote.objects.count(), JoinNote.objects.count()),
+        "queue": sorted(
+            _queue_row(row, runs, passages) for row in WorkQueue.objects.exclude(status=QueueStatus.DISPATCHED)
+        ),
         "letters": sorted(_letter(letter, runs) for letter in DeadLetter.objects.all()),
     }
 
@@ -111,7 +134,34 @@ def _runs() -> tuple[dict[int, str], list[Metadata]]:
     return defaultdict(lambda: "unknown", {0: "none", **named}), list(last.values())
 
 
-def _run(execution: Metadata, runs: dict[int, str]) -> dict[str, Any]:
+def _passages() -> dict[int, str]:
+    """The name of each run of the graph: its head, and its number among the runs of that head."""
+    counts: Counter[str] = Counter()
+    named: dict[int, str] = {}
+    for run in GraphRun.objects.order_by("id"):
+        counts[run.head_external_id] += 1
+        named[run.id] = f"{run.head_external_id}:{counts[run.head_external_id]}"
+    return defaultdict(lambda: "unknown", {0: "none", **named})
+
+
+def _passage(run: GraphRun) -> tuple[bool, bool, str]:
+    return run.closed_at is not None, run.cancelled_at is not None, run.cancel_reason
+
+
+def _place(state: JoinState, passages: dict[int, str], names: dict[int, str]) -> str:
+    where = "end" if state.join_id == RUN_END else names.get(state.join_id, "gone")
+    return f"{where} of {passages[state.run_id]}"
+
+
+def _join(state: JoinState) -> tuple[Any, ...]:
+    return state.open, state.arrived, state.is_gated, state.firings, state.outcome
+
+
+def _edge(edge: Dependency, names: dict[int, str]) -> tuple[Any, ...]:
+    return names[edge.child_id], names[edge.parent_id], edge.condition, edge.is_gate, edge.is_derived
+
+
+def _run(execution: Metadata, runs: dict[int, str], passages: dict[int, str]) -> dict[str, Any]:
     is_caused = execution.parent_execution_id is not None
     return {
         "state": execution.state,
@@ -122,6 +172,7 @@ def _run(execution: Metadata, runs: dict[int, str]) -> dict[str, Any]:
         "scheduled_for": None if is_caused else execution.scheduled_for,
         "parent": runs[execution.parent_execution_id or 0],
         "root": runs[execution.root_execution_id or 0],
+        "passage": passages[execution.run_id or 0],
     }
 
 
@@ -136,21 +187,22 @@ def _manifest(manifest: Manifest) -> dict[str, Any]:
     return {**columns, "group": manifest.group.name, "depends_on": parent, **switches}
 
 
-def _state(state: ManifestState, runs: dict[int, str], names: dict[int, str]) -> dict[str, Any]:
+def _state(state: ManifestState, runs: dict[int, str], passages: dict[int, str]) -> dict[str, Any]:
     return {
         **{number: runs[getattr(state, f"{number}_execution")] for number in NUMBERS},
         "alarm": state.next_run_at,
         "wish": (state.trigger_at, state.trigger_input),
-        "outstanding_for": names.get(state.outstanding_for or 0),
+        "due_item": (passages[state.due_run or 0], len(state.due_tokens), state.due_has_tokens, state.due_is_again),
         "is_failing": state.consecutive_failures > 0,
         "has_succeeded": state.last_successful_run is not None,
         "has_finished": state.last_finished_run is not None,
     }
 
 
-def _queue_row(row: WorkQueue, runs: dict[int, str]) -> tuple[Any, ...]:
+def _queue_row(row: WorkQueue, runs: dict[int, str], passages: dict[int, str]) -> tuple[Any, ...]:
     place = (row.workflow, row.priority, row.group_id or 0, str(row.input), row.cancel_reason)
-    return row.manifest_external_id, row.status, row.source, runs[row.parent_execution_id or 0], *place
+    item = (passages[row.run_id or 0], len(row.tokens), row.has_tokens, row.is_again)
+    return row.manifest_external_id, row.status, row.source, runs[row.parent_execution_id or 0], *item, *place
 
 
 def _letter(letter: DeadLetter, runs: dict[int, str]) -> tuple[Any, ...]:

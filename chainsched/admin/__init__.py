@@ -11,13 +11,14 @@ from chainsched.admin.pages.dead_letters import DeadLetterPage
 from chainsched.admin.pages.executions import MetadataPage
 from chainsched.admin.pages.groups import ManifestGroupPage
 from chainsched.admin.pages.manifests import ManifestPage
-from chainsched.admin.pages.processes import CancelledTreePage, NamedLockPage, ProcessPage
+from chainsched.admin.pages.processes import NamedLockPage, ProcessPage
 from chainsched.admin.pages.queue import WorkQueuePage
+from chainsched.admin.pages.runs import RunPage
 from chainsched.models import (
     BulkDecision,
     BulkDecisionItem,
-    CancelledTree,
     DeadLetter,
+    GraphRun,
     Manifest,
     ManifestGroup,
     Metadata,
@@ -31,10 +32,9 @@ __all__ = [
     "BulkDecisionItemAdmin",
     "BulkDecisionItemPage",
     "BulkDecisionPage",
-    "CancelledTreeAdmin",
-    "CancelledTreePage",
     "DeadLetterAdmin",
     "DeadLetterPage",
+    "GraphRunAdmin",
     "ManifestAdmin",
     "ManifestGroupAdmin",
     "ManifestGroupPage",
@@ -45,6 +45,7 @@ __all__ = [
     "NamedLockPage",
     "ProcessAdmin",
     "ProcessPage",
+    "RunPage",
     "WorkQueueAdmin",
     "WorkQueuePage",
 ]
@@ -95,6 +96,6 @@ class NamedLockAdmin(NamedLockPage, ModelAdmin):
     """Named locks in Django's own admin."""
 
 
-@admin.register(CancelledTree)
-class CancelledTreeAdmin(CancelledTreePage, ModelAdmin):
-    """Cancelled trees in Django's own admin."""
+@admin.register(GraphRun)
+class GraphRunAdmin(RunPage, ModelAdmin):
+    """Runs of the graph in Django's own admin."""

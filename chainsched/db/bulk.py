@@ -122,6 +122,13 @@ def rows_from_json(columns: Mapping[str, models.Field[Any, Any]], rows: Sequence
     return _rows_from_json(connection, list(columns.values()), rows, names=list(columns))
 
 
+def select(sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    """The rows of a statement of our own, on our database."""
+    with connections[get_config().database].cursor() as cursor:
+        cursor.execute(sql, list(parameters))
+        return [tuple(row) for row in cursor.fetchall()]
+
+
 def _spread(
     connection: BaseDatabaseWrapper, fields: Sequence[Any], rows: Sequence[Sequence[Any]]
 ) -> tuple[str, list[str]]:
@@ -191,13 +198,15 @@ class _Encoder(DjangoJSONEncoder):
 
 
 def _as_sqlite(connection: BaseDatabaseWrapper, field: Any, value: Any) -> Any:
-    """A value as Django stores it in SQLite, where JSON, times and uuids are text."""
+    """A value as Django stores it in SQLite, where JSON, lists, times and uuids are text."""
     if value is None:
         return None
     if isinstance(field, models.JSONField):
         return json.dumps(value, cls=field.encoder)
     if isinstance(value, UUID):
         return value.hex
+    if isinstance(value, list):
+        return json.dumps(value)
     return connection.ops.adapt_datetimefield_value(value) if isinstance(value, datetime) else value
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import json
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
@@ -72,6 +73,30 @@ class StoredInput(models.JSONField):
     def deconstruct(self) -> Any:
         name, _, args, kwargs = super().deconstruct()
         return name, "django.db.models.JSONField", args, kwargs
+
+
+class IdList(models.Field):  # type: ignore[type-arg]
+    """A list of ids: an array on PostgreSQL, JSON text on SQLite. It has no index."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{"default": list, "blank": True, "editable": False, **kwargs})
+
+    def db_type(self, connection: Any) -> str:
+        return "bigint[]" if connection.vendor == "postgresql" else "text"
+
+    def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
+        return json.loads(value) if isinstance(value, str) else value
+
+    def get_db_prep_value(self, value: Any, connection: Any, prepared: bool = False) -> Any:
+        if value is None or isinstance(value, str):
+            return value
+        return list(value) if connection.vendor == "postgresql" else json.dumps(list(value))
+
+    def to_python(self, value: Any) -> Any:
+        return json.loads(value) if isinstance(value, str) else value
+
+    def value_to_string(self, obj: Any) -> str:
+        return json.dumps(self.value_from_object(obj))
 
 
 def with_users(name: str) -> models.Prefetch[Any]:

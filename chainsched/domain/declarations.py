@@ -9,6 +9,7 @@ from typing import Any, TypedDict
 
 from chainsched.domain import cron, exclusions
 from chainsched.domain.exclusions import Exclusion
+from chainsched.domain.joins import FanIn
 from chainsched.domain.schedules import CronSchedule, Interval, Once, Schedule
 from chainsched.domain.states import MisfirePolicy, RunCondition, ScheduleType
 from chainsched.exceptions import DeclarationError, InvalidSchedule
@@ -17,7 +18,9 @@ MAX_NAME_LENGTH = 200
 MAX_PRIORITY = 31
 MAX_COUNT = 1_000_000
 MAX_SECONDS = 10 * 365 * 24 * 3600
-DEPENDENT_OPTIONS = frozenset({"dormant", "run_condition", "fan_in"})
+MAX_PERCENT = 100
+JOIN_OPTIONS = frozenset({"at_least", "deadline", "eager", "again_on_late"})
+DEPENDENT_OPTIONS = frozenset({"dormant", "run_condition", "fan_in", "depends_on"}) | JOIN_OPTIONS
 
 
 class Options(TypedDict, total=False):
@@ -46,19 +49,26 @@ class DependentOptions(Options, total=False):
 
     run_condition: RunCondition
     dormant: bool
-    fan_in: bool
+    depends_on: str | Sequence[str]
+    fan_in: bool | str
+    at_least: int | str
+    deadline: float | timedelta
+    eager: bool
+    again_on_late: bool
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class ManifestItem:
-    """One member of a batch: its id within the batch, its input, its parent, and options of its own."""
+    """One member of a batch: its id within the batch, its input, its parent or parents, and options of its own."""
 
     id: str
     input: Any
-    depends_on: str | None
+    depends_on: str | Sequence[str] | None
     options: Mapping[str, Any]
 
-    def __init__(self, id: str, input: Any = None, depends_on: str | None = None, **options: Any) -> None:
+    def __init__(
+        self, id: str, input: Any = None, depends_on: str | Sequence[str] | None = None, **options: Any
+    ) -> None:
         object.__setattr__(self, "id", id)
         object.__setattr__(self, "input", input)
         object.__setattr__(self, "depends_on", depends_on)
@@ -85,12 +95,33 @@ class Declaration:
     input: Any
     group: GroupDeclaration
     stated: Mapping[str, Any]
-    depends_on: str | None = None
+    parents: tuple[str, ...] = ()
     batch: str = ""
+
+    @property
+    def depends_on(self) -> str | None:
+        """Its only parent; None without one, and for a join of several."""
+        return self.parents[0] if len(self.parents) == 1 else None
+
+
+def parents_of(depends_on: Any) -> tuple[str, ...]:
+    """The parents that ``depends_on`` names: one name, or a list of names; none for None."""
+    if depends_on is None or isinstance(depends_on, str):
+        return () if depends_on is None else (depends_on,)
+    if not isinstance(depends_on, list | tuple | set | frozenset) or not all(
+        isinstance(name, str) for name in depends_on
+    ):
+        raise ValueError(f"depends_on is one external id or a list of them, not {depends_on!r}")
+    names = tuple(sorted(depends_on))
+    if not names:
+        raise ValueError("depends_on is an empty list; name at least one parent, or give it a schedule")
+    if len(set(names)) < len(names):
+        raise ValueError(f"depends_on names a parent twice: {', '.join(names)}; name each once")
+    return names
 
 
 def schedule_columns(
-    schedule: Schedule | None, *, depends_on: str | None, options: Mapping[str, Any]
+    schedule: Schedule | None, *, parents: Sequence[str], options: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The columns that make a manifest run; those of other schedule types are emptied."""
     columns: dict[str, Any] = {
@@ -99,15 +130,16 @@ def schedule_columns(
         "interval_seconds": None,
         "once_at": None,
         "run_condition": RunCondition.NONE,
-        "is_fan_in_continuation": False,
+        **_PLAIN,
     }
-    if depends_on is not None:
+    if parents:
         is_dormant = options.get("dormant", False)
         columns["schedule_type"] = ScheduleType.DORMANT_DEPENDENT if is_dormant else ScheduleType.DEPENDENT
         columns["run_condition"] = _condition(options.get("run_condition", RunCondition.SUCCESS))
-        columns["is_fan_in_continuation"] = _flag(options.get("fan_in", False))
-        if is_dormant and columns["is_fan_in_continuation"]:
-            raise ValueError("a dormant child runs when it is activated, not when its siblings are done; drop fan_in")
+        columns |= _join_columns(parents, options)
+        if is_dormant and columns["is_join"]:
+            drop = "fan_in" if columns["fan_in"] else "all parents but one"
+            raise ValueError(f"a dormant child runs when it is activated, not when others are done; drop {drop}")
     elif DEPENDENT_OPTIONS & options.keys():
         named = ", ".join(sorted(DEPENDENT_OPTIONS & options.keys()))
         raise ValueError(f"{named} is for dependents; declare it with include() or then_include()")
@@ -120,6 +152,77 @@ def schedule_columns(
     elif schedule is not None:
         raise InvalidSchedule(f"{schedule!r} is no schedule; write Every.minutes(5), Cron.daily(hour=2) or Once(at=…).")
     return columns
+
+
+# The columns of a manifest that is no join.
+_PLAIN: Mapping[str, Any] = {
+    "is_join": False,
+    "fan_in": "",
+    "at_least": None,
+    "at_least_percent": None,
+    "deadline_seconds": None,
+    "is_eager": False,
+    "runs_again_on_late": False,
+}
+
+
+def _join_columns(parents: Sequence[str], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of a join: a manifest with several parents, or a fan-in. Of a plain dependent they are empty."""
+    fan_in = _fan_in(options.get("fan_in", False))
+    if fan_in and len(parents) > 1:
+        raise ValueError(
+            "fan_in waits for what other children of one parent do; with several parents it waits for all of them "
+            "anyway. Drop fan_in, or name one parent"
+        )
+    is_join = bool(fan_in) or len(parents) > 1
+    if not is_join:
+        if named := sorted(JOIN_OPTIONS & options.keys()):
+            raise ValueError(
+                f"{', '.join(named)} is for joins. Name several parents with depends_on=[…], or say fan_in=True"
+            )
+        return dict(_PLAIN)
+    at_least, percent = _at_least(options.get("at_least"))
+    if not fan_in and at_least is not None and at_least > len(parents):
+        raise ValueError(f"at_least={at_least} can never be reached with {len(parents)} parents; give at most as many")
+    deadline = options.get("deadline")
+    return {
+        "is_join": True,
+        "fan_in": fan_in,
+        "at_least": at_least,
+        "at_least_percent": percent,
+        "deadline_seconds": None if deadline is None else _named("deadline", deadline, _seconds(1)),
+        "is_eager": _named("eager", options.get("eager", False), _flag),
+        "runs_again_on_late": _named("again_on_late", options.get("again_on_late", False), _flag),
+    }
+
+
+def _named(option: str, value: Any, read: Callable[[Any], Any]) -> Any:
+    try:
+        return read(value)
+    except ValueError as error:
+        raise ValueError(f"{option} {error} (it is {value!r})") from error
+
+
+def _fan_in(value: Any) -> FanIn:
+    if value is True or value == FanIn.SIBLINGS.value:
+        return FanIn.SIBLINGS
+    if value is False:
+        return FanIn.NONE
+    if value == FanIn.TREE.value:
+        return FanIn.TREE
+    raise ValueError(f"fan_in must be True, False or 'tree' (it is {value!r})")
+
+
+def _at_least(value: Any) -> tuple[int | None, int | None]:
+    """A number of arrivals, or a percentage such as ``"80%"``: at most one of the two."""
+    if value is None:
+        return None, None
+    text = value.removesuffix("%") if isinstance(value, str) and value.endswith("%") else ""
+    if text.isdecimal() and 1 <= int(text) <= MAX_PERCENT:
+        return None, int(text)
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_COUNT:
+        return value, None
+    raise ValueError(f'at_least must be a whole number from 1 on, or a percentage such as "80%" (it is {value!r})')
 
 
 def option_columns(options: Mapping[str, Any], *, external_id: str) -> dict[str, Any]:

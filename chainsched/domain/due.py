@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from chainsched.domain import exclusions
+from chainsched.domain.items import NO_ITEM, Item
 from chainsched.domain.obstacles import Obstacle, find_obstacle, find_obstacle_to_request
 from chainsched.domain.schedules import (
     CronSchedule,
@@ -55,7 +56,8 @@ class Reason(enum.StrEnum):
     PARENT_MISSING = Obstacle.PARENT_MISSING.value
     PARENT_DISABLED = Obstacle.PARENT_DISABLED.value
     PARENT_NOT_AHEAD = "parent_not_ahead"
-    WAITS_FOR_SIBLINGS = "waits_for_siblings"
+    WAITS_FOR_PARENTS = "waits_for_parents"
+    TOO_FEW_ARRIVED = "too_few_arrived"
     ON_DEMAND = Obstacle.ON_DEMAND.value
     DORMANT = Obstacle.DORMANT.value
     MISFIRE_SKIPPED = "misfire_skipped"
@@ -75,7 +77,8 @@ IN_WORDS = {
     Reason.QUEUED: "it is queued and waits to be dispatched",
     Reason.AWAITING_DEAD_LETTER: "a dead letter awaits a decision: retry or acknowledge it",
     Reason.PARENT_NOT_AHEAD: "its parent has not run since, or not with the outcome it waits for",
-    Reason.WAITS_FOR_SIBLINGS: "it waits until all its siblings have done their part",
+    Reason.WAITS_FOR_PARENTS: "it waits until all that leads to it in a run has ended",
+    Reason.TOO_FEW_ARRIVED: "too few of the manifests that it waits for arrived in its last run",
     Reason.MISFIRE_SKIPPED: "it was found too late, and its misfire policy is to skip",
     Reason.EXCLUDED: "an exclusion covers this time",
     Reason.UNSCHEDULABLE: "its schedule cannot be computed",
@@ -116,13 +119,20 @@ class Facts:
     covered_execution: int
     last_finished_run: datetime | None
     occurrence_at: datetime | None = None
-    is_waiting_for_siblings: bool = False
+    is_join: bool = False
+    has_trigger_input: bool = False
+    due_item: Item = NO_ITEM
     open_item: OpenItem | None = None
 
     @property
     def is_behind_parent(self) -> bool:
-        """Whether its parent ran and matched its condition after the execution that it was last queued for."""
+        """Whether an outcome has made it due since the execution that it was last queued for."""
         return self.due_execution > self.covered_execution
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether an obstacle or a dead letter keeps what is due from running, so that no join waits for it."""
+        return self.open_item is OpenItem.DEAD_LETTER or find_obstacle(self) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +159,7 @@ def decide(facts: Facts, *, now: datetime) -> Decision:
     """Say whether the manifest should be queued now and, if not, why."""
     if facts.open_item is not None:
         return Decision(_OPEN_REASONS[facts.open_item])
-    if facts.trigger_at is not None and facts.trigger_at <= now:
+    if facts.trigger_at is not None and facts.trigger_at <= now and not _is_first_due(facts):
         return _decide_trigger(facts, facts.trigger_at)
     decision = _decide_by_itself(facts, now)
     if decision.is_yes:
@@ -170,8 +180,7 @@ def alarm(facts: Facts, *, now: datetime, is_fresh: bool = False) -> datetime | 
     if find_obstacle(facts) is not None:
         return request
     if facts.schedule_type is ScheduleType.DEPENDENT:
-        is_ready = facts.is_behind_parent and not facts.is_waiting_for_siblings
-        return _earliest(now if is_ready else None, request)
+        return _earliest(now if facts.is_behind_parent else None, request)
     try:
         return _earliest(occurrence(facts, now=now, is_fresh=is_fresh), request)
     except InvalidSchedule:
@@ -210,6 +219,11 @@ def _decide_trigger(facts: Facts, wanted_at: datetime) -> Decision:
     return Decision(Reason.TRIGGERED, source=Source.TRIGGER, scheduled_for=wanted_at)
 
 
+def _is_first_due(facts: Facts) -> bool:
+    """Whether it runs for an outcome before a trigger that has an input of its own, and so asks for another run."""
+    return facts.has_trigger_input and facts.is_behind_parent and find_obstacle(facts) is None
+
+
 def _decide_by_itself(facts: Facts, now: datetime) -> Decision:
     """The decision without a trigger request."""
     if (obstacle := find_obstacle(facts)) is not None:
@@ -225,8 +239,6 @@ def _decide_by_itself(facts: Facts, now: datetime) -> Decision:
 def _decide_dependent(facts: Facts, now: datetime) -> Decision:
     if not facts.is_behind_parent:
         return Decision(Reason.PARENT_NOT_AHEAD)
-    if facts.is_waiting_for_siblings:
-        return Decision(Reason.WAITS_FOR_SIBLINGS)
     return Decision(Reason.PARENT_RAN, source=Source.DEPENDENCY, scheduled_for=now)
 
 

@@ -49,6 +49,8 @@ class Standing(Protocol):
     def parent_id(self) -> int | None: ...
     @property
     def is_parent_enabled(self) -> bool: ...
+    @property
+    def is_join(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,25 +64,23 @@ class Rule:
     # It also holds a row that is queued already, and this says so with the remedy; a row that an operator asked for
     # only if ``stops_requests``.
     held_row_in_words: str = ""
-    # A continuation does not wait for a sibling that has met it.
-    ends_part: bool = False
     # Lists and graphs show it as the state of the manifest.
     is_state: bool = False
 
 
+def _is_plain(standing: Standing) -> bool:
+    """Whether it starts and stops with its parent; a join that was decided runs in any case."""
+    return standing.schedule_type is ScheduleType.DEPENDENT and not standing.is_join
+
+
 # In the order in which they are named where several are met: first those that enabling something does not lift.
 RULES = {
-    Obstacle.RETIRED: Rule(
-        lambda it: it.is_retired, "its declaration is gone from the code", ends_part=True, is_state=True
-    ),
-    Obstacle.DONE: Rule(
-        lambda it: it.is_done, "it was a one-time job and has had its run", ends_part=True, is_state=True
-    ),
+    Obstacle.RETIRED: Rule(lambda it: it.is_retired, "its declaration is gone from the code", is_state=True),
+    Obstacle.DONE: Rule(lambda it: it.is_done, "it was a one-time job and has had its run", is_state=True),
     Obstacle.DISABLED: Rule(
         lambda it: not it.is_enabled,
         "it is disabled",
         held_row_in_words="it is queued, but the manifest is disabled; enable or trigger it",
-        ends_part=True,
         is_state=True,
     ),
     Obstacle.GROUP_DISABLED: Rule(
@@ -98,17 +98,14 @@ RULES = {
         "it is dormant and runs only when its parent activates it",
     ),
     Obstacle.PARENT_MISSING: Rule(
-        lambda it: it.schedule_type is ScheduleType.DEPENDENT and it.parent_id is None,
+        lambda it: _is_plain(it) and it.parent_id is None,
         "it depends on a manifest that no longer exists",
     ),
-    Obstacle.PARENT_DISABLED: Rule(
-        lambda it: it.schedule_type is ScheduleType.DEPENDENT and not it.is_parent_enabled, "its parent is disabled"
-    ),
+    Obstacle.PARENT_DISABLED: Rule(lambda it: _is_plain(it) and not it.is_parent_enabled, "its parent is disabled"),
 }
 
 STOPPING_REQUESTS = tuple(obstacle for obstacle, rule in RULES.items() if rule.stops_requests)
 HOLDING_QUEUED_ROWS = tuple(obstacle for obstacle, rule in RULES.items() if rule.held_row_in_words)
-ENDING_PARTS = tuple(obstacle for obstacle, rule in RULES.items() if rule.ends_part)
 STATES = tuple(obstacle for obstacle, rule in RULES.items() if rule.is_state)
 
 

@@ -8,11 +8,18 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
+from chainsched.domain.joins import JoinOutcome
+from chainsched.domain.states import ExecutionState
+
+# Names in one sentence; reports as values hold more.
+MAX_LISTED = 10
+
 
 class Answer(enum.StrEnum):
     """The answer to a trigger request; the value is the stable code."""
 
     QUEUED = "queued"
+    QUEUED_BY_ITSELF = "queued_by_itself"
     ALREADY_QUEUED = "already_queued"
     WILL_RUN_AGAIN = "will_run_again"
     DELAYED = "delayed"
@@ -27,11 +34,12 @@ class Answer(enum.StrEnum):
 
 IN_WORDS = {
     Answer.QUEUED: "queued",
+    Answer.QUEUED_BY_ITSELF: "queued in a run of its own: joins after it that wait for others as well do not run in it",
     Answer.ALREADY_QUEUED: "already queued; it was brought forward",
     Answer.WILL_RUN_AGAIN: "will run again after this run",
     Answer.DELAYED: "will run at the time asked for",
     Answer.WAITS_FOR_GROUP: "will run when its group is enabled",
-    Answer.BUSY: "not activated: it is queued or running already",
+    Answer.BUSY: "not queued: it is queued or running already",
     Answer.AWAITS_DEAD_LETTER: "not run: a dead letter awaits a decision; retry or acknowledge it",
 }
 
@@ -111,12 +119,114 @@ class Ancestry:
         lines = [f"{cause.name} ({cause.state}) ran because {cause.reason}." for cause in self.chain]
         lines.append(f"Root correlation id: {self.root_correlation_id}")
         if self.is_tree_cancelled:
-            lines.append("Its tree was cancelled: it gets no further executions.")
+            lines.append("Its run was cancelled: nothing more follows from it.")
         return "\n".join(lines)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A manifest that has not arrived at a join in a run, and why."""
+
+    external_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class JoinReport:
+    """How a join stands in one run: how many have to arrive, of how many, and how many did; who is missing and why."""
+
+    external_id: str
+    run_id: int
+    outcome: JoinOutcome
+    needed: int
+    expected: int
+    arrived: int
+    open: int
+    deadline_at: datetime | None = None
+    # A fan-in runs only in runs in which its parent's outcome matched.
+    is_gate_missing: bool = False
+    missing: tuple[Missing, ...] = ()
+    missing_count: int = 0
+
+    @property
+    def in_words(self) -> str:
+        text = f"run {self.run_id}: {self.arrived} of {self.expected} arrived, it needs {self.needed}"
+        if self.outcome is JoinOutcome.WAITING:
+            text += f", {self.open} open"
+        else:
+            text += f", {self.outcome.value}"
+        if self.outcome in (JoinOutcome.WAITING, JoinOutcome.SHORT) and self.missing:
+            listed = ", ".join(f"{it.external_id} ({it.reason})" for it in self.missing[:MAX_LISTED])
+            more = self.missing_count - len(self.missing[:MAX_LISTED])
+            text += f"; missing: {listed}" + (f" and {more} more" if more > 0 else "")
+        if self.is_gate_missing and self.outcome is JoinOutcome.SHORT:
+            text += "; its parent's outcome did not match"
+        if self.deadline_at is not None and self.outcome is JoinOutcome.WAITING:
+            text += f"; decided at the latest at {self.deadline_at.isoformat()}"
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class ParentRun:
+    """An execution that another one ran after, with its output."""
+
+    execution_id: int
+    external_id: str
+    state: ExecutionState
+    output: Any
+
+
+@dataclass(frozen=True, slots=True)
+class OpenWork:
+    """Something that is open in a run, and how it stands."""
+
+    external_id: str
+    standing: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """How a run of the graph goes."""
+
+    run_id: int
+    head: str
+    scheduled_for: datetime
+    created_at: datetime
+    closed_at: datetime | None
+    cancelled_at: datetime | None
+    cancel_reason: str
+    # How many executions there are, by state and workflow.
+    executions: Mapping[str, Mapping[str, int]]
+    open_work: tuple[OpenWork, ...]
+    joins: tuple[JoinReport, ...]
+
+    @property
+    def state(self) -> str:
+        if self.cancelled_at is not None:
+            return "cancelled"
+        return "open" if self.closed_at is None else "closed"
+
+    @property
+    def in_words(self) -> str:
+        lines = [f"Run {self.run_id} of {self.head}, due at {self.scheduled_for.isoformat()}: {self.state}"]
+        if self.cancel_reason:
+            lines.append(f"It was cancelled: {self.cancel_reason}")
+        for state, workflows in self.executions.items():
+            counted = ", ".join(f"{number} {workflow}" for workflow, number in sorted(workflows.items()))
+            lines.append(f"  {state.replace('_', ' ')}: {sum(workflows.values())} ({counted})")
+        lines += [f"  open: {work.external_id} ({work.standing})" for work in self.open_work[:MAX_LISTED]]
+        if len(self.open_work) > MAX_LISTED:
+            lines.append(f"  open: and {len(self.open_work) - MAX_LISTED} more")
+        lines += [f"  join {join.external_id}: {join.in_words.partition(': ')[2]}" for join in self.joins]
+        return "\n".join(lines)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**asdict(self), "state": self.state}
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from chainsched.domain.inputs import Unreadable
 from chainsched.domain.outcomes import writable
+from chainsched.domain.results import JoinReport, ParentRun
 
 MAX_PROGRESS_TEXT = 500
 MAX_WHOLE_NUMBER = 2**63
@@ -29,6 +30,14 @@ class RunControl(Protocol):
 
     def report(self, progress: Any) -> None:
         """Show the progress that the run reports."""
+        ...
+
+    def find_join(self) -> JoinReport | None:
+        """How the join that this is a run of stands; None if it is no join."""
+        ...
+
+    def find_parents(self) -> list[ParentRun]:
+        """The executions that this one runs after."""
         ...
 
 
@@ -52,6 +61,7 @@ class RunFacts:
     parent_manifest_id: int | None = field(metadata=_column("manifest__depends_on_id"))
     parent_execution_id: int | None = field(metadata=_column("parent_execution_id"))
     root_execution_id: int | None = field(metadata=_column("root_execution_id"))
+    run_id: int | None = field(default=None, metadata=_column("run_id"))
     causation_id: str = field(metadata=_column("causation_id"))
     root_correlation_id: str = field(metadata=_column("root_correlation_id"))
 
@@ -93,6 +103,19 @@ class RunContext(RunFacts):
         """The context of a claimed run; ``workflow`` is the present name, which an alias in the row may differ from."""
         facts = {name: getattr(claim, name) for name in RUN_FACTS}
         return cls(**{**facts, "workflow": workflow}, _control=control)
+
+    @property
+    def join(self) -> JoinReport | None:
+        """For a run of a join: how many it needed, how many arrived, who is missing and why. Asks the database.
+
+        None for a manifest that is no join, and for a join that was triggered by itself.
+        """
+        return self._control.find_join()
+
+    @property
+    def parents(self) -> list[ParentRun]:
+        """The executions that it runs after, with their outputs: of a join all that arrived. Asks the database."""
+        return self._control.find_parents()
 
     def activate(self, external_id: str, input: Any = None) -> bool:
         """Queue one dormant child with this input; False if it was queued or running already."""

@@ -27,7 +27,7 @@ def find_problems(
     is stored.
     """
     declared = {found.external_id: found for found in declarations}
-    parents = {external_id: found.depends_on for external_id, found in declared.items()}
+    parents = {external_id: found.parents for external_id, found in declared.items()}
     problems = [*_duplicates(declarations), *_missing_parents(parents, is_known)]
     problems += _caught(lambda: merge_groups(declarations))
     problems += _caught(lambda: graph.check_groups(group_edges))
@@ -35,6 +35,8 @@ def find_problems(
     if not cycles:
         order = [name for name in graph.check_manifests({**stored_parents, **parents}) if name in declared]
         problems += _caught(lambda: graph.depths(order, parents=parents, known=stored_depths, limit=limit))
+        problems += _without_common_head(parents, {**stored_parents, **parents})
+        problems += _circles_through_fan_ins(declared, {**stored_parents, **parents})
     return problems + cycles
 
 
@@ -70,10 +72,51 @@ def _duplicates(declarations: Iterable[Declaration]) -> Iterator[DeclarationErro
 
 
 def _missing_parents(parents: graph.Parents, is_known: Callable[[str], bool]) -> Iterator[DeclarationError]:
-    for child, parent in parents.items():
-        if parent is not None and parent not in parents and not is_known(parent):
-            yield DeclarationError(
-                f"Manifest {child!r} depends on {parent!r}, which is neither declared nor stored. "
-                "Declare the parent, or correct the name.",
-                external_id=child,
-            )
+    for child, above in parents.items():
+        for parent in above:
+            if parent not in parents and not is_known(parent):
+                yield DeclarationError(
+                    f"Manifest {child!r} depends on {parent!r}, which is neither declared nor stored. "
+                    "Declare the parent, or correct the name.",
+                    external_id=child,
+                )
+
+
+def _without_common_head(parents: graph.Parents, everything: graph.Parents) -> Iterator[DeclarationError]:
+    """Joins of parents that no run ever reaches together: no manifest is above all of them.
+
+    One with ancestors that are not known here is not judged.
+    """
+    joins = {child: above for child, above in parents.items() if len(above) > 1}
+    roots = graph.roots_of(everything) if joins else {}
+    for child, above in joins.items():
+        heads = [roots[parent] for parent in above]
+        is_known = all(head in everything for found in heads for head in found)
+        if is_known and not frozenset.intersection(*heads):
+            yield graph.no_common_head(child, above)
+
+
+def _circles_through_fan_ins(
+    declared: Mapping[str, Declaration], everything: graph.Parents
+) -> Iterator[DeclarationError]:
+    """Fan-ins with a sibling that runs after them, which only a join of several parents can do.
+
+    Seeding looks at the stored siblings, and at trees, as well.
+    """
+    joins = [(name, above) for name, above in everything.items() if len(above) > 1]
+    for found in declared.values():
+        if found.stated.get("fan_in"):
+            for name, above in joins:
+                if found.depends_on in above and found.external_id in _ancestors(name, everything):
+                    yield graph.cycle_through_fan_in(found.external_id, name)
+
+
+def _ancestors(name: str, parents: graph.Parents) -> set[str]:
+    found: set[str] = set()
+    waiting = list(parents.get(name, ()))
+    while waiting:
+        above = waiting.pop()
+        if above not in found:
+            found.add(above)
+            waiting += parents.get(above, ())
+    return found

@@ -8,10 +8,12 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from django.db import InterfaceError, InternalError, OperationalError, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from chainsched.conf import get_config
 from chainsched.db import locks
@@ -27,6 +29,8 @@ TRANSIENT = (OperationalError, InterfaceError, InternalError)
 MAX_TRIES = 3
 FIRST_PAUSE = 0.05
 
+_is_own: ContextVar[bool] = ContextVar("is_own", default=False)
+
 
 @contextlib.contextmanager
 def transact(patience: Patience = Patience.USUAL) -> Iterator[None]:
@@ -34,10 +38,29 @@ def transact(patience: Patience = Patience.USUAL) -> Iterator[None]:
     alias = get_config().database
     connection = connections[alias]
     is_outermost = not connection.in_atomic_block
-    with transaction.atomic(using=alias):
+    with _owning(connection), transaction.atomic(using=alias):
         if is_outermost:
             locks.begin(connection, patience)
         yield
+
+
+@contextlib.contextmanager
+def _owning(connection: BaseDatabaseWrapper) -> Iterator[None]:
+    """Remember that the transaction is ours, if no caller's is open around it; a test's own does not count."""
+    is_callers = any(not getattr(block, "_from_testcase", False) for block in connection.atomic_blocks)
+    before = _is_own.set(_is_own.get() or not is_callers)
+    try:
+        yield
+    finally:
+        _is_own.reset(before)
+
+
+def is_own_transaction() -> bool:
+    """Whether the open transaction was begun by a stage and ends with it, and not with a caller's own work.
+
+    In a caller's transaction no row may be locked that the caller did not ask for: it may stay open for minutes.
+    """
+    return _is_own.get()
 
 
 @contextlib.contextmanager

@@ -1,9 +1,10 @@
 """Choose the nodes of a large graph that are drawn: similar manifests become one node, the rest is counted.
 
-No row is read or written here. Manifests have one parent at most, so the graph is a forest. Siblings of the same group
-and kind are a *fan*. At first all fans are collapsed: fans below fans become one node as well. Then fans are opened
-from the top down, smaller ones first, as long as there is room. Groups can depend on many others; groups that have the
-same neighbours are collapsed.
+No row is read or written here. Nodes are chosen in a forest: a manifest hangs on its only parent, a fan-in on its gate,
+and a join of several parents on none. Siblings of the same group and kind are a *fan*; joins are apart, by their depth.
+At first all fans are collapsed: fans below fans become one node as well. Then fans are opened from the top down,
+smaller ones first, as long as there is room. Between the nodes all edges are drawn, also those of joins. Groups can
+depend on many others; groups that have the same neighbours are collapsed.
 """
 
 from __future__ import annotations
@@ -24,6 +25,28 @@ class FanKey(NamedTuple):
     parent: int | None
     group: int
     kind: str
+    # The depth of joins; 0 for all others. Joins after joins are no siblings, though no parent is above them.
+    level: int = 0
+
+    @property
+    def words(self) -> str:
+        """The kind in words."""
+        return "joins" if self.level else f"{self.kind.replace('_', ' ')} manifests"
+
+
+class End(NamedTuple):
+    """One end of an edge: the manifest if it may be drawn by itself, and its fan."""
+
+    pk: int | None
+    fan: FanKey
+
+
+class Link(NamedTuple):
+    """The edges from the manifests at one end to those at the other, and their number."""
+
+    parent: End
+    child: End
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +60,7 @@ class Fan:
     pk: int
     above: FanKey | None = None
     group_name: str = ""
+    depth: int = 0
 
     @property
     def size(self) -> int:
@@ -45,10 +69,9 @@ class Fan:
 
 @dataclass(slots=True, eq=False)
 class Unit:
-    """Fans that are one node, or, once opened, a node for each member. ``above`` is their parent node."""
+    """Fans that are one node, or, once opened, a node for each member."""
 
     key: Hashable
-    above: Hashable | None
     fans: list[Fan]
     may_open: bool = True
     # How many nodes are reserved for the fans below.
@@ -58,6 +81,10 @@ class Unit:
     @property
     def size(self) -> int:
         return sum(fan.size for fan in self.fans)
+
+    @property
+    def depth(self) -> int:
+        return min(fan.depth for fan in self.fans)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +101,7 @@ def node_of(pk: int | None) -> Hashable:
 
 
 def collapse(fans: Iterable[Fan], *, anchors: Mapping[int | None, Hashable], room: int) -> Collapsed:
-    """Choose at most ``room`` nodes to draw; ``anchors`` are nodes that are drawn anyway, as parents of fans."""
+    """Choose at most ``room`` nodes to draw; ``anchors`` are nodes that are drawn anyway, by their manifests."""
     known = {fan.key: fan for fan in fans}
     children: dict[FanKey, list[Fan]] = defaultdict(list)
     for fan in known.values():
@@ -83,6 +110,26 @@ def collapse(fans: Iterable[Fan], *, anchors: Mapping[int | None, Hashable], roo
     with_parent = {fan.key for below in children.values() for fan in below}
     top = [fan for fan in known.values() if fan.key not in with_parent]
     return _Collapser(children, room).run(top, anchors, total=sum(fan.size for fan in known.values()))
+
+
+def connect(units: Iterable[Unit], links: Iterable[Link], *, groups: Mapping[int, Hashable]) -> dict[Edge, int]:
+    """The edges between the nodes of these units; ``groups`` are nodes that stand for all manifests of other groups.
+
+    Edges inside of a node, and those from or to what is not drawn, are left out.
+    """
+    folded = {fan.key: unit.key for unit in units if not unit.is_open for fan in unit.fans}
+    edges: Counter[Edge] = Counter()
+    for link in links:
+        parent, child = (_node(end, folded, groups) for end in (link.parent, link.child))
+        if parent is not None and child is not None and parent != child:
+            edges[parent, child] += link.number
+    return dict(edges)
+
+
+def _node(end: End, folded: Mapping[FanKey, Hashable], groups: Mapping[int, Hashable]) -> Hashable | None:
+    if end.fan.group in groups:
+        return groups[end.fan.group]
+    return folded.get(end.fan) if end.pk is None else node_of(end.pk)
 
 
 def _above(fan: Fan, known: Mapping[FanKey, Fan]) -> FanKey | None:
@@ -112,17 +159,16 @@ class _Collapser:
             drawn.append(unit)
             taken += nodes
             waiting.extend(self._units_below(unit))
+        # A join of several parents hangs on none of them, but comes after them.
+        drawn.sort(key=lambda unit: unit.depth)
         return Collapsed(drawn, left_out=total - sum(unit.size for unit in drawn))
 
     def _top_units(self, top: Sequence[Fan], anchors: Mapping[int | None, Hashable]) -> list[Unit]:
         """The top fans by their parent node, with the number of nodes each needs while all fans below are collapsed."""
         together: dict[Hashable, list[Fan]] = defaultdict(list)
         for fan in top:
-            together[anchors.get(fan.key.parent), fan.key.group, fan.key.kind].append(fan)
-        units = [
-            Unit(("fan", *key), key[0], fans, reserved=self._classes_below(fans))  # type: ignore[misc,index]
-            for key, fans in together.items()
-        ]
+            together[anchors.get(fan.key.parent), fan.key[1:]].append(fan)
+        units = [Unit(("fan", key), fans, reserved=self._classes_below(fans)) for key, fans in together.items()]
         self.planned_nodes = sum(1 + unit.reserved for unit in units)
         return sorted(units, key=lambda unit: unit.size)
 
@@ -155,21 +201,15 @@ class _Collapser:
         """Below single manifests each fan is a unit; below a collapsed unit, all similar fans are one."""
         found = [child for fan in unit.fans for child in self.children.get(fan.key, ())]
         if not unit.is_open:
-            return [
-                Unit((unit.key, alike[0].key.group, alike[0].key.kind), unit.key, alike, may_open=False)
-                for alike in _alike(found)
-            ]
-        units = [
-            Unit(("fan", *fan.key), node_of(fan.key.parent), [fan], unit.may_open, reserved=self.below[fan.key])
-            for fan in found
-        ]
+            return [Unit((unit.key, alike[0].key[1:]), alike, may_open=False) for alike in _alike(found)]
+        units = [Unit(("fan", fan.key), [fan], may_open=unit.may_open, reserved=self.below[fan.key]) for fan in found]
         return sorted(units, key=lambda below: below.size)
 
 
 def _alike(fans: Iterable[Fan]) -> list[list[Fan]]:
-    together: dict[tuple[int, str], list[Fan]] = defaultdict(list)
+    together: dict[Hashable, list[Fan]] = defaultdict(list)
     for fan in fans:
-        together[fan.key.group, fan.key.kind].append(fan)
+        together[fan.key[1:]].append(fan)
     return list(together.values())
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,15 @@ import graphviz
 from django.db.models import F, Q
 from django.template import Context, Engine
 
+from chainsched.db.id_in import id_in
 from chainsched.graph.layout import POINTS, Size, draw
 from chainsched.graph.states import FILLS, NodeState, standing
-from chainsched.models import Manifest
+from chainsched.models import Dependency, Manifest
 
 MAX_NODES = 300
 MAX_LABEL = 32
+# A join has many edges, so that there can be more of them than of manifests.
+EDGES_A_NODE = 10
 TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
 
 
@@ -41,6 +44,7 @@ class Picture:
     nodes: Sequence[Node]
     edges: Sequence[tuple[str, str]]
     left_out: int = 0
+    has_more_edges: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -51,16 +55,28 @@ def load(*, group: str | None = None, limit: int = MAX_NODES) -> Picture:
     """The manifests of a group and their parents, or all, up to ``limit``; a constant number of statements."""
     manifests = Manifest.objects.filter(retired_at__isnull=True)
     if group is not None:
-        manifests = manifests.filter(Q(group__name=group) | Q(dependents__group__name=group)).distinct()
-    columns = {"group_name": F("group__name"), "parent": F("depends_on__external_id"), "standing": standing()}
+        before = Dependency.objects.filter(child__group__name=group, child__retired_at__isnull=True)
+        manifests = manifests.filter(Q(group__name=group) | Q(pk__in=before.values("parent")))
+    columns = {"group_name": F("group__name"), "standing": standing()}
     ordered = manifests.order_by("depth", "external_id")
-    rows: list[dict[str, Any]] = list(ordered.values("external_id", "depth", "schedule_type", **columns)[:limit])  # type: ignore[arg-type]
+    rows: list[dict[str, Any]] = list(ordered.values("id", "external_id", "schedule_type", **columns)[:limit])  # type: ignore[arg-type]
     nodes = [
         Node(row["external_id"], row["group_name"], row["schedule_type"], NodeState(row["standing"])) for row in rows
     ]
-    drawn = {node.external_id for node in nodes}
-    edges = [(row["parent"], row["external_id"]) for row in rows if row["parent"] in drawn]
-    return Picture(nodes, edges, left_out=manifests.count() - len(rows) if len(rows) == limit else 0)
+    edges = _edges({row["id"]: row["external_id"] for row in rows}, limit=limit * EDGES_A_NODE)
+    return Picture(
+        nodes,
+        edges[: limit * EDGES_A_NODE],
+        left_out=manifests.count() - len(rows) if len(rows) == limit else 0,
+        has_more_edges=len(edges) > limit * EDGES_A_NODE,
+    )
+
+
+def _edges(names: Mapping[int, str], *, limit: int) -> list[tuple[str, str]]:
+    """The edges between these manifests by name, those of joins last; one more than the limit if there are more."""
+    edges = Dependency.objects.filter(id_in(parent=names), id_in(child=names))
+    ordered = edges.order_by("child__is_join", "child__depth", "child__external_id", "parent__external_id")
+    return [(names[parent], names[child]) for parent, child in ordered.values_list("parent", "child")[: limit + 1]]
 
 
 def to_dot(picture: Picture) -> str:
@@ -83,9 +99,11 @@ def to_svg(picture: Picture) -> str:
         {"box": box, "node": picture.nodes[box.number], "fill": FILLS[picture.nodes[box.number].state]}
         for box in drawing.boxes
     ]
-    height = drawing.height + (POINTS // 3 if picture.left_out else 0)
+    height = drawing.height + (POINTS // 3 if picture.left_out or picture.has_more_edges else 0)
     context = {"boxes": boxes, "curves": drawing.curves, "width": drawing.width, "height": height}
-    return _render("chainsched/graph.svg", {**context, "left_out": picture.left_out})
+    return _render(
+        "chainsched/graph.svg", {**context, "left_out": picture.left_out, "has_more_edges": picture.has_more_edges}
+    )
 
 
 def _render(template: str, context: dict[str, Any]) -> str:

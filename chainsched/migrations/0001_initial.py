@@ -1,5 +1,6 @@
 """All tables, their constraints and indexes, and the guard of the audit trail."""
 
+import chainsched.db.fields
 import chainsched.models.model_methods
 import django.core.validators
 import django.db.models.deletion
@@ -21,6 +22,26 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.CreateModel(
+            name='GraphRun',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('head_external_id', models.CharField(blank=True, default='', help_text="The head's name, kept when the manifest is deleted.", max_length=200)),
+                ('version', models.BigIntegerField(default=0, help_text='The version of the graph at its birth.')),
+                ('scheduled_for', models.DateTimeField(help_text='When its head was due.')),
+                ('created_at', models.DateTimeField(help_text='When it was born.')),
+                ('closed_at', models.DateTimeField(blank=True, help_text='When nothing of it was open any more.', null=True)),
+                ('cancelled_at', models.DateTimeField(blank=True, help_text='When it was cancelled.', null=True)),
+                ('cancel_reason', models.CharField(blank=True, default='', help_text='Why it was cancelled.', max_length=200)),
+            ],
+            options={
+                'verbose_name': 'run',
+                'get_latest_by': 'id',
+                'default_permissions': ('view',),
+                'base_manager_name': 'objects',
+            },
+            bases=(chainsched.models.model_methods.RunActions, models.Model),
+        ),
+        migrations.CreateModel(
             name='Manifest',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -37,8 +58,14 @@ class Migration(migrations.Migration):
                 ('misfire_policy', models.CharField(blank=True, choices=[('run_once', 'Run once'), ('skip', 'Skip')], default='', help_text='Whether a late run starts or is skipped. Default: MISFIRE_POLICY.', max_length=10)),
                 ('misfire_threshold_seconds', models.PositiveIntegerField(blank=True, help_text='Up to how late a run counts as on time. Default: MISFIRE_THRESHOLD.', null=True)),
                 ('run_condition', models.PositiveSmallIntegerField(choices=[(0, 'None'), (1, 'Success'), (2, 'Failure'), (3, 'Completion')], default=0, help_text='Which outcome of the parent it runs for; only for dependents.')),
-                ('is_fan_in_continuation', models.BooleanField(default=False, help_text='Runs when all its siblings have done their part for a run of the parent.')),
-                ('depth', models.PositiveSmallIntegerField(default=0, help_text='Number of its ancestors.')),
+                ('is_join', models.BooleanField(default=False, help_text='Waits in each run for several manifests: for its parents, or as a fan-in.')),
+                ('fan_in', models.CharField(blank=True, choices=[('', 'None'), ('siblings', 'Siblings'), ('tree', 'Tree')], default='', help_text='A fan-in over the other children of its parent, or over all that ends below its parent.', max_length=10)),
+                ('at_least', models.PositiveIntegerField(blank=True, help_text='For joins: how many have to arrive. Default: all; 0 for a fan-in.', null=True)),
+                ('at_least_percent', models.PositiveSmallIntegerField(blank=True, help_text='For joins: how many of 100 have to arrive, rounded up.', null=True)),
+                ('deadline_seconds', models.PositiveIntegerField(blank=True, help_text='For joins: seconds after the start of a run when it decides by what has arrived.', null=True)),
+                ('is_eager', models.BooleanField(default=False, help_text='For joins: runs as soon as enough has arrived, while the rest is under way.')),
+                ('runs_again_on_late', models.BooleanField(default=False, help_text='For joins: runs again when something arrives after it has run.')),
+                ('depth', models.PositiveSmallIntegerField(default=0, help_text='The number of manifests above it, on the longest way up.')),
                 ('max_retries', models.PositiveIntegerField(blank=True, help_text='Failures before it is dead-lettered. Default: MAX_RETRIES.', null=True)),
                 ('retry_delay_seconds', models.PositiveIntegerField(blank=True, help_text='Seconds before the first retry. Default: RETRY_DELAY.', null=True)),
                 ('retry_multiplier', models.FloatField(blank=True, help_text='Factor between the delays of successive retries. Default: RETRY_MULTIPLIER.', null=True, validators=[django.core.validators.MinValueValidator(1)])),
@@ -52,7 +79,7 @@ class Migration(migrations.Migration):
                 ('retired_at', models.DateTimeField(blank=True, help_text='When its declaration disappeared.', null=True)),
                 ('is_one_time', models.BooleanField(default=False, help_text='Runs for one outcome of its parent and is then done.')),
                 ('done_at', models.DateTimeField(blank=True, help_text='When a one-time manifest ran.', null=True)),
-                ('depends_on', models.ForeignKey(blank=True, help_text='Its parent: it runs after outcomes of this manifest.', null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='dependents', to='chainsched.manifest')),
+                ('depends_on', models.ForeignKey(blank=True, help_text='Its parent: it runs after outcomes of this manifest. Empty for a join of several parents.', null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='dependents', to='chainsched.manifest')),
             ],
             options={
                 'ordering': ('external_id',),
@@ -67,6 +94,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('name', models.CharField(help_text='The purpose of the lock.', max_length=40, primary_key=True, serialize=False)),
                 ('turns', models.JSONField(blank=True, default=dict, help_text='For dispatch: the turn that fairness has reached at each priority.')),
+                ('version', models.BigIntegerField(db_default=0, default=0, help_text='For the graph: how often its edges were changed.')),
                 ('turned_at', models.DateTimeField(blank=True, help_text='When the last turn was taken.', null=True)),
             ],
             options={
@@ -134,6 +162,22 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name='DueNote',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('child_id', models.BigIntegerField(help_text='The manifest that is due.')),
+                ('run_id', models.BigIntegerField(blank=True, help_text='The newest run that it is due in.', null=True)),
+                ('parent_execution_id', models.BigIntegerField(default=0, help_text='The execution that it is due for.')),
+                ('tokens', chainsched.db.fields.IdList(blank=True, default=list, editable=False, help_text='The tokens of the item: one or more in each of its runs.')),
+                ('is_again', models.BooleanField(default=False, help_text='Whether an earlier item may have ended in its run.')),
+            ],
+            options={
+                'default_permissions': ('view',),
+                'base_manager_name': 'objects',
+                'indexes': [models.Index(fields=['child_id'], name='chainsched_duenote_child')],
+            },
+        ),
+        migrations.CreateModel(
             name='HourlyStatistic',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -156,6 +200,44 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name='JoinNote',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('state_id', models.BigIntegerField(help_text='The JoinState.')),
+                ('open', models.IntegerField(default=0, help_text='Items opened, less items ended.')),
+                ('arrived', models.IntegerField(default=0, help_text='Edges that matched.')),
+                ('gated', models.IntegerField(default=0, help_text='Gates that matched.')),
+                ('newest', models.BigIntegerField(default=0, help_text='The newest execution that arrived; 0 for none.')),
+            ],
+            options={
+                'default_permissions': ('view',),
+                'base_manager_name': 'objects',
+                'indexes': [models.Index(fields=['state_id'], name='chainsched_joinnote_state')],
+            },
+        ),
+        migrations.CreateModel(
+            name='JoinState',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('join_id', models.BigIntegerField(help_text="The manifest that waits; 0 for the run's own end.")),
+                ('open', models.IntegerField(default=0, help_text='How many open items, and undecided joins, lead to it.')),
+                ('arrived', models.IntegerField(default=0, help_text='How many of its edges have matched.')),
+                ('is_gated', models.BooleanField(default=False, help_text='Whether the gate of a fan-in has matched.')),
+                ('newest', models.BigIntegerField(default=0, help_text='The newest execution that arrived; 0 for none.')),
+                ('judged', models.IntegerField(default=0, help_text='How many arrivals the last decision knew of.')),
+                ('firings', models.IntegerField(default=0, help_text='How often it made its join run.')),
+                ('outcome', models.CharField(choices=[('waiting', 'Waiting'), ('fired', 'Fired'), ('short', 'Short'), ('cancelled', 'Cancelled'), ('closed', 'Closed')], default='waiting', help_text='Whether it waits, and the decision if not.', max_length=10)),
+                ('decided_at', models.DateTimeField(blank=True, help_text='When it was first decided.', null=True)),
+                ('deadline_at', models.DateTimeField(blank=True, help_text='When it is decided by what has arrived.', null=True)),
+                ('tokens', chainsched.db.fields.IdList(blank=True, default=list, editable=False, help_text='The rows that it holds open while it waits.')),
+                ('run', models.ForeignKey(db_constraint=False, db_index=False, help_text='The run.', on_delete=django.db.models.deletion.DO_NOTHING, related_name='join_states', to='chainsched.graphrun')),
+            ],
+            options={
+                'default_permissions': ('view',),
+                'base_manager_name': 'objects',
+            },
+        ),
+        migrations.CreateModel(
             name='ManifestState',
             fields=[
                 ('manifest', models.OneToOneField(help_text='The manifest.', on_delete=django.db.models.deletion.CASCADE, primary_key=True, related_name='state', serialize=False, to='chainsched.manifest')),
@@ -167,8 +249,10 @@ class Migration(migrations.Migration):
                 ('trigger_root_correlation_id', models.CharField(blank=True, db_default='', default='', help_text='The correlation id at the root of that cause.', max_length=200)),
                 ('due_execution', models.BigIntegerField(default=0, help_text='The newest execution of its parent that matched its condition; 0 for none.')),
                 ('covered_execution', models.BigIntegerField(default=0, help_text='The execution of its parent that it was last queued for; 0 for none.')),
-                ('settled_execution', models.BigIntegerField(default=0, help_text='Up to which execution of its parent its part is done; 0 for none.')),
-                ('outstanding_for', models.BigIntegerField(blank=True, help_text='The parent, if continuations of the parent wait for its part.', null=True)),
+                ('due_run', models.BigIntegerField(blank=True, help_text='The newest run that it is due in; empty if it is due in none.', null=True)),
+                ('due_tokens', chainsched.db.fields.IdList(blank=True, default=list, editable=False, help_text='The tokens of the item that is due: one or more in each of its runs.')),
+                ('due_has_tokens', models.BooleanField(db_default=False, default=False, help_text='Whether joins wait for the item that is due.')),
+                ('due_is_again', models.BooleanField(db_default=False, default=False, help_text='Whether an earlier item may have ended in a run of the due one.')),
                 ('consecutive_failures', models.PositiveIntegerField(default=0, help_text='Failed attempts since the last success or resolution.')),
                 ('last_successful_run', models.DateTimeField(blank=True, help_text='When it last succeeded.', null=True)),
                 ('last_finished_run', models.DateTimeField(blank=True, help_text='When it last succeeded, was cancelled, or had its dead letter resolved.', null=True)),
@@ -177,6 +261,28 @@ class Migration(migrations.Migration):
                 ('finished_execution', models.BigIntegerField(default=0, help_text='Its newest execution that counts as an outcome of any kind; 0 for none.')),
             ],
             options={
+                'default_permissions': ('view',),
+                'base_manager_name': 'objects',
+            },
+        ),
+        migrations.AddField(
+            model_name='graphrun',
+            name='head',
+            field=models.ForeignKey(blank=True, db_constraint=False, db_index=False, help_text='The manifest that it began with.', null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='graph_runs', to='chainsched.manifest'),
+        ),
+        migrations.CreateModel(
+            name='Dependency',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('condition', models.PositiveSmallIntegerField(choices=[(0, 'None'), (1, 'Success'), (2, 'Failure'), (3, 'Completion')], help_text='Which outcome of the parent counts.')),
+                ('is_gate', models.BooleanField(default=False, help_text='A fan-in runs only in runs in which this edge matched; it is no arrival.')),
+                ('is_derived', models.BooleanField(default=False, help_text='Follows from a fan-in; not declared by itself.')),
+                ('since', models.BigIntegerField(default=0, help_text='The version of the graph that it belongs to from then on.')),
+                ('child', models.ForeignKey(db_index=False, help_text='The manifest that runs after the parent.', on_delete=django.db.models.deletion.CASCADE, related_name='parent_edges', to='chainsched.manifest')),
+                ('parent', models.ForeignKey(help_text='The manifest that runs before.', on_delete=django.db.models.deletion.CASCADE, related_name='child_edges', to='chainsched.manifest')),
+            ],
+            options={
+                'verbose_name_plural': 'dependencies',
                 'default_permissions': ('view',),
                 'base_manager_name': 'objects',
             },
@@ -231,12 +337,17 @@ class Migration(migrations.Migration):
                 ('cancel_requested', models.BooleanField(default=False, help_text='Whether it was asked to stop.')),
                 ('cancel_reason', models.CharField(blank=True, db_default='', default='', help_text='Why it was asked to stop.', max_length=200)),
                 ('progress', models.JSONField(blank=True, help_text='Progress reported by the job.', null=True)),
+                ('tokens', chainsched.db.fields.IdList(blank=True, default=list, editable=False, help_text='Where joins, or the ends of runs, count it as open: one or more in each of its runs.')),
+                ('has_tokens', models.BooleanField(db_default=False, default=False, help_text='Whether it is counted there; not while it is disabled.')),
+                ('is_again', models.BooleanField(db_default=False, default=False, help_text='Whether an earlier item may have ended in one of its runs.')),
+                ('is_tree_cancelled', models.BooleanField(db_default=False, default=False, help_text='Whether what it would lead to was cancelled with it.')),
                 ('causation_id', models.CharField(blank=True, default='', help_text='Its direct cause.', max_length=200)),
                 ('root_correlation_id', models.CharField(blank=True, default='', help_text='The correlation id at the root of its tree.', max_length=200)),
                 ('group', models.ForeignKey(blank=True, db_constraint=False, db_index=False, help_text="The group; it counts against the group's limit.", null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='executions', to='chainsched.manifestgroup')),
                 ('manifest', models.ForeignKey(blank=True, db_constraint=False, db_index=False, help_text='The manifest that ran; empty for a job without one.', null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='executions', to='chainsched.manifest')),
                 ('parent_execution', models.ForeignKey(blank=True, db_constraint=False, db_index=False, help_text='The execution that caused it.', null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='children', to='chainsched.metadata')),
                 ('root_execution', models.ForeignKey(blank=True, db_constraint=False, db_index=False, help_text='The first execution of its tree; empty for a root.', null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='descendants', to='chainsched.metadata')),
+                ('run', models.ForeignKey(blank=True, db_constraint=False, db_index=False, help_text='The run of the graph it is named after, the newest.', null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='chainsched.graphrun')),
             ],
             options={
                 'verbose_name': 'execution',
@@ -258,14 +369,14 @@ class Migration(migrations.Migration):
             field=models.ForeignKey(blank=True, db_constraint=False, db_index=False, help_text='The execution that the retry led to.', null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='chainsched.metadata'),
         ),
         migrations.CreateModel(
-            name='CancelledTree',
+            name='Near',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('reason', models.CharField(blank=True, default='', help_text='Why it was cancelled.', max_length=200)),
-                ('cancelled_at', models.DateTimeField(help_text='When it was cancelled.')),
-                ('root_execution', models.ForeignKey(blank=True, db_constraint=False, db_index=False, help_text='The first execution of the tree.', null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='chainsched.metadata')),
+                ('join_id', models.BigIntegerField(help_text='The join that it leads to; 0 for the end of the run.')),
+                ('manifest', models.ForeignKey(db_index=False, help_text='The manifest.', on_delete=django.db.models.deletion.CASCADE, related_name='+', to='chainsched.manifest')),
             ],
             options={
+                'verbose_name_plural': 'joins ahead',
                 'default_permissions': ('view',),
                 'base_manager_name': 'objects',
             },
@@ -298,6 +409,21 @@ class Migration(migrations.Migration):
             field=models.ForeignKey(blank=True, db_constraint=False, db_index=False, help_text='The process that runs or ran it.', null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='executions', to='chainsched.process'),
         ),
         migrations.CreateModel(
+            name='TakenOver',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('run_id', models.BigIntegerField(help_text='The run.')),
+                ('execution_id', models.BigIntegerField(help_text='The execution that stands for it.')),
+            ],
+            options={
+                'verbose_name_plural': 'runs taken over',
+                'default_permissions': ('view',),
+                'base_manager_name': 'objects',
+                'indexes': [models.Index(fields=['execution_id'], name='chainsched_takenover_execution')],
+                'constraints': [models.UniqueConstraint(fields=('run_id', 'execution_id'), name='chainsched_takenover_once')],
+            },
+        ),
+        migrations.CreateModel(
             name='WorkQueue',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -319,6 +445,9 @@ class Migration(migrations.Migration):
                 ('source', models.CharField(choices=[('schedule', 'Schedule'), ('dependency', 'Dependency'), ('trigger', 'Trigger'), ('retry', 'Retry'), ('dead_letter', 'Dead letter'), ('activation', 'Activation'), ('task', 'Task')], help_text='The kind of its cause.', max_length=12)),
                 ('causation_id', models.CharField(blank=True, default='', help_text='Its direct cause.', max_length=200)),
                 ('root_correlation_id', models.CharField(blank=True, default='', help_text='The correlation id at the root of its tree.', max_length=200)),
+                ('tokens', chainsched.db.fields.IdList(blank=True, default=list, editable=False, help_text='Where joins, or the ends of runs, count it as open: one or more in each of its runs.')),
+                ('has_tokens', models.BooleanField(db_default=False, default=False, help_text='Whether it is counted there; not while it is disabled.')),
+                ('is_again', models.BooleanField(db_default=False, default=False, help_text='Whether an earlier item may have ended in one of its runs.')),
                 ('cancel_reason', models.CharField(blank=True, default='', help_text='Why it was cancelled.', max_length=200)),
                 ('created_at', models.DateTimeField(help_text='When it was queued.')),
                 ('dead_letter', models.ForeignKey(blank=True, db_constraint=False, db_index=False, help_text='The dead letter that it retries.', null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='chainsched.deadletter')),
@@ -327,6 +456,7 @@ class Migration(migrations.Migration):
                 ('manifest', models.ForeignKey(blank=True, db_constraint=False, db_index=False, help_text='The manifest to run; empty for a job without one.', null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='queue_rows', to='chainsched.manifest')),
                 ('parent_execution', models.ForeignKey(blank=True, db_constraint=False, db_index=False, help_text='The execution that caused it.', null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='chainsched.metadata')),
                 ('root_execution', models.ForeignKey(blank=True, db_constraint=False, db_index=False, help_text='The first execution of the tree it belongs to.', null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='chainsched.metadata')),
+                ('run', models.ForeignKey(blank=True, db_constraint=False, db_index=False, help_text='The run of the graph it is named after, the newest.', null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='chainsched.graphrun')),
             ],
             options={
                 'verbose_name': 'queue row',
@@ -381,12 +511,32 @@ class Migration(migrations.Migration):
             constraint=models.CheckConstraint(condition=models.Q(models.Q(('decided_at__isnull', True), ('outcome', 'waiting')), models.Q(models.Q(('outcome', 'waiting'), _negated=True), ('decided_at__isnull', False)), _connector='OR'), name='chainsched_bulk_item_decided'),
         ),
         migrations.AddIndex(
+            model_name='joinstate',
+            index=models.Index(condition=models.Q(('outcome', 'waiting'), ('deadline_at__isnull', False)), fields=['deadline_at'], name='chainsched_joinstate_deadline'),
+        ),
+        migrations.AddIndex(
+            model_name='joinstate',
+            index=models.Index(fields=['join_id', 'id'], name='chainsched_joinstate_join'),
+        ),
+        migrations.AddConstraint(
+            model_name='joinstate',
+            constraint=models.UniqueConstraint(fields=('run', 'join_id'), name='chainsched_joinstate_once'),
+        ),
+        migrations.AddConstraint(
+            model_name='joinstate',
+            constraint=models.CheckConstraint(condition=models.Q(('outcome__in', ['waiting', 'fired', 'short', 'cancelled', 'closed'])), name='chainsched_joinstate_outcome'),
+        ),
+        migrations.AddConstraint(
+            model_name='joinstate',
+            constraint=models.CheckConstraint(condition=models.Q(('open__gte', 0)), name='chainsched_joinstate_open'),
+        ),
+        migrations.AddIndex(
             model_name='manifeststate',
             index=models.Index(condition=models.Q(('next_run_at__isnull', False)), fields=['next_run_at'], name='chainsched_state_alarm'),
         ),
         migrations.AddIndex(
             model_name='manifeststate',
-            index=models.Index(condition=models.Q(('outstanding_for__isnull', False)), fields=['outstanding_for'], name='chainsched_state_outstanding'),
+            index=models.Index(condition=models.Q(('due_run__isnull', False)), fields=['due_run'], name='chainsched_state_due_run'),
         ),
         migrations.AddIndex(
             model_name='manifeststate',
@@ -399,6 +549,30 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name='manifeststate',
             constraint=models.CheckConstraint(condition=models.Q(('due_execution__gte', models.F('covered_execution'))), name='chainsched_state_due_not_behind'),
+        ),
+        migrations.AddIndex(
+            model_name='graphrun',
+            index=models.Index(condition=models.Q(('closed_at__isnull', True)), fields=['head', 'id'], name='chainsched_run_open'),
+        ),
+        migrations.AddIndex(
+            model_name='graphrun',
+            index=models.Index(fields=['head', 'id'], name='chainsched_run_head'),
+        ),
+        migrations.AddIndex(
+            model_name='graphrun',
+            index=models.Index(condition=models.Q(('closed_at__isnull', True), _negated=True), fields=['closed_at'], name='chainsched_run_closed'),
+        ),
+        migrations.AddConstraint(
+            model_name='dependency',
+            constraint=models.UniqueConstraint(fields=('child', 'parent'), name='chainsched_dependency_once'),
+        ),
+        migrations.AddConstraint(
+            model_name='dependency',
+            constraint=models.CheckConstraint(condition=models.Q(('condition__gte', 1), ('condition__lte', 3)), name='chainsched_dependency_condition'),
+        ),
+        migrations.AddConstraint(
+            model_name='dependency',
+            constraint=models.CheckConstraint(condition=models.Q(('child', models.F('parent')), _negated=True), name='chainsched_dependency_no_loop'),
         ),
         migrations.AddIndex(
             model_name='manifest',
@@ -442,7 +616,15 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name='manifest',
-            constraint=models.CheckConstraint(condition=models.Q(('schedule_type__in', ['dependent', 'dormant_dependent']), models.Q(('depends_on__isnull', True), ('is_fan_in_continuation', False)), _connector='OR'), name='chainsched_manifest_parent_only_dependents'),
+            constraint=models.CheckConstraint(condition=models.Q(('schedule_type__in', ['dependent', 'dormant_dependent']), models.Q(('depends_on__isnull', True), ('is_join', False)), _connector='OR'), name='chainsched_manifest_parent_only_dependents'),
+        ),
+        migrations.AddConstraint(
+            model_name='manifest',
+            constraint=models.CheckConstraint(condition=models.Q(models.Q(('at_least__isnull', True), ('at_least_percent__isnull', True), ('deadline_seconds__isnull', True), ('fan_in', ''), ('is_eager', False), ('is_join', False), ('runs_again_on_late', False)), models.Q(('is_join', True), models.Q(('at_least__isnull', True), ('at_least_percent__isnull', True), _connector='OR'), models.Q(('at_least_percent__isnull', True), ('at_least_percent__lte', 100), _connector='OR')), _connector='OR'), name='chainsched_manifest_join_shape'),
+        ),
+        migrations.AddConstraint(
+            model_name='manifest',
+            constraint=models.CheckConstraint(condition=models.Q(('fan_in__in', ['', 'siblings', 'tree'])), name='chainsched_manifest_fan_in'),
         ),
         migrations.AddConstraint(
             model_name='manifest',
@@ -501,12 +683,8 @@ class Migration(migrations.Migration):
             constraint=models.CheckConstraint(condition=models.Q(models.Q(('status', 'awaiting_intervention'), ('resolved_at__isnull', True)), models.Q(models.Q(('status', 'awaiting_intervention'), _negated=True), ('resolved_at__isnull', False)), _connector='OR'), name='chainsched_letter_resolved_when_decided'),
         ),
         migrations.AddConstraint(
-            model_name='cancelledtree',
-            constraint=models.UniqueConstraint(fields=('root_execution',), name='chainsched_cancelled_tree_once'),
-        ),
-        migrations.AddConstraint(
-            model_name='cancelledtree',
-            constraint=models.CheckConstraint(condition=models.Q(('root_execution__isnull', False)), name='chainsched_cancelled_tree_has_root'),
+            model_name='near',
+            constraint=models.UniqueConstraint(fields=('manifest', 'join_id'), name='chainsched_near_once'),
         ),
         migrations.AddIndex(
             model_name='workqueue',
@@ -519,6 +697,10 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name='workqueue',
             index=models.Index(condition=models.Q(('status', 'queued'), ('not_before__isnull', False)), fields=['not_before'], name='chainsched_queue_not_before'),
+        ),
+        migrations.AddIndex(
+            model_name='workqueue',
+            index=models.Index(condition=models.Q(('status', 'queued'), ('run__isnull', False)), fields=['run'], name='chainsched_queue_run'),
         ),
         migrations.AddIndex(
             model_name='workqueue',
@@ -567,6 +749,10 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name='metadata',
             index=models.Index(condition=models.Q(('parent_execution__isnull', False)), fields=['parent_execution'], name='chainsched_execution_parent'),
+        ),
+        migrations.AddIndex(
+            model_name='metadata',
+            index=models.Index(condition=models.Q(('run__isnull', False)), fields=['run', 'id'], name='chainsched_execution_run'),
         ),
         migrations.AddIndex(
             model_name='metadata',

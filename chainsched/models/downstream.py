@@ -9,6 +9,7 @@ from django.db import connections, models
 from chainsched.conf import get_config
 from chainsched.db import bulk
 from chainsched.domain.states import RunCondition
+from chainsched.models.dependency import Dependency
 from chainsched.models.manifest import Manifest
 from chainsched.models.obstacles import is_free_of
 
@@ -23,12 +24,14 @@ def load_downstream(manifest_ids: Collection[int], *, limit: int) -> list[int]:
     if not manifest_ids:
         return []
     rows_sql, parameter = bulk.rows_from_json({"id": models.BigIntegerField()}, [[id_] for id_ in sorted(manifest_ids)])
-    firing = Manifest.objects.filter(is_free_of(), run_condition__in=FIRING_ON_SUCCESS).order_by()
-    fires_sql, values = firing.values("id", "depends_on_id").query.sql_with_params()
+    free = Manifest.objects.filter(is_free_of()).order_by()
+    firing = Dependency.objects.filter(child__in=free.values("id"), condition__in=FIRING_ON_SUCCESS).order_by()
+    fires_sql, values = firing.values("child_id", "parent_id").query.sql_with_params()
     # Each level is searched by the index of the parent, and no further than the limit is reached.
     sql = (
-        f"WITH RECURSIVE below(id) AS (SELECT f.id FROM {rows_sql} JOIN ({fires_sql}) f ON f.depends_on_id = v.id "  # noqa: S608
-        f"UNION SELECT f.id FROM below b JOIN ({fires_sql}) f ON f.depends_on_id = b.id) SELECT id FROM below LIMIT %s"
+        f"WITH RECURSIVE below(id) AS (SELECT f.child_id FROM {rows_sql} JOIN ({fires_sql}) f "  # noqa: S608
+        f"ON f.parent_id = v.id UNION SELECT f.child_id FROM below b JOIN ({fires_sql}) f ON f.parent_id = b.id) "
+        "SELECT id FROM below LIMIT %s"
     )
     with connections[get_config().database].cursor() as cursor:
         cursor.execute(sql, [parameter, *values, *values, limit])

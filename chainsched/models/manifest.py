@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
@@ -16,11 +16,10 @@ from django.db.models.expressions import RawSQL
 
 from chainsched.db.fields import PinnedManager, choices, one_of, values
 from chainsched.db.id_in import id_in
-from chainsched.domain.obstacles import ENDING_PARTS
+from chainsched.domain.joins import FanIn
 from chainsched.domain.states import MisfirePolicy, RunCondition, ScheduleType
 from chainsched.models.manifest_group import ManifestGroup
 from chainsched.models.model_methods import ManifestActions, ManifestScheduling, api
-from chainsched.models.obstacles import is_free_of
 
 if TYPE_CHECKING:
     from chainsched.models.manifest_state import ManifestState
@@ -38,9 +37,15 @@ class ManifestQuerySet(models.QuerySet["Manifest"]):
         """The manifests that this owner's code declared, retired or not."""
         return self.filter(is_declared=True, owner=owner)
 
-    def firing_after(self, parent_ids: list[int]) -> ManifestQuerySet:
-        """The dependents that outcomes of these parents can make due."""
-        return self.filter(id_in(depends_on=parent_ids), schedule_type=ScheduleType.DEPENDENT)
+    def plain_dependents_of(self, parent_ids: Collection[int]) -> list[int]:
+        """The dependents of these manifests that are no joins: they start and stop with their parent."""
+        found = self.filter(id_in(depends_on=parent_ids), schedule_type=ScheduleType.DEPENDENT, is_join=False)
+        return list(found.order_by("id").values_list("id", flat=True)) if parent_ids else []
+
+    def several_parents(self, manifest_ids: Collection[int]) -> list[int]:
+        """Those of these that are joins of several parents."""
+        joins = self.filter(id_in(id=manifest_ids), is_join=True, fan_in="")
+        return list(joins.order_by("id").values_list("id", flat=True)) if manifest_ids else []
 
     def delete(self) -> tuple[int, dict[str, int]]:
         """Remove manifests as the engine does it: queued rows are cancelled, letters are closed, history stays."""
@@ -61,35 +66,14 @@ class ManifestQuerySet(models.QuerySet["Manifest"]):
         one_time = Q(schedule_type=ScheduleType.ONCE, once_at__lte=now) | Q(is_one_time=True)
         return self.filter(one_time, id__in=manifest_ids).update(done_at=now)
 
-    def having_parts(self) -> ManifestQuerySet:
-        """Dependents that continuations of their parent wait for while they have a part to do."""
-        return self.filter(is_free_of(ENDING_PARTS), schedule_type=ScheduleType.DEPENDENT, is_fan_in_continuation=False)
-
-    def continuations_after(self, manifest_ids: Collection[int]) -> ManifestQuerySet:
-        """The continuations that may wait for these manifests: fan-in children of the same parents."""
-        parents = Manifest.objects.using(self.db).filter(id_in(id=manifest_ids), depends_on__isnull=False)
-        return self.filter(is_fan_in_continuation=True, depends_on__in=parents.order_by().values("depends_on_id"))
-
     def ancestors_of(self, manifest_id: int, *, limit: int) -> ManifestQuerySet:
-        """A manifest, its parent and so on, up to the root."""
+        """A manifest, its parents, their parents and so on, as far as the declared edges lead."""
         sql = (
-            "WITH RECURSIVE line(id, parent_id, step) AS ("
-            "SELECT id, depends_on_id, 1 FROM chainsched_manifest WHERE id = %s "
-            "UNION ALL SELECT m.id, m.depends_on_id, line.step + 1 FROM chainsched_manifest m "
-            "JOIN line ON m.id = line.parent_id WHERE line.step < %s) SELECT id FROM line"
+            "WITH RECURSIVE line(id, step) AS (SELECT id, 1 FROM chainsched_manifest WHERE id = %s "
+            "UNION SELECT e.parent_id, line.step + 1 FROM chainsched_dependency e "
+            "JOIN line ON e.child_id = line.id WHERE NOT e.is_derived AND line.step < %s) SELECT id FROM line"
         )
         return self.filter(pk__in=RawSQL(sql, [manifest_id, limit]))  # noqa: S611 - numbers as parameters
-
-    def family_of(self, manifest_ids: Collection[int]) -> tuple[Any, Any]:
-        """The dependents and the continuations that a change of these may start or stop, as ids."""
-        dependents = self.firing_after(list(manifest_ids)).order_by().values("id")
-        return dependents, self.continuations_after(manifest_ids).order_by().values("id")
-
-    def held_by_others(self, manifest_ids: Collection[int], *, by: Collection[int]) -> set[int]:
-        """Those of these that are in ``by``, or are parents or siblings of a manifest in ``by``."""
-        parents = {id_ for id_ in self.filter(id_in(id=by)).values_list("depends_on_id", flat=True) if id_ is not None}
-        siblings = self.filter(id_in(id=manifest_ids), id_in(depends_on=parents)).values_list("id", flat=True)
-        return {*by, *parents, *(siblings if parents else ())}.intersection(manifest_ids)
 
 
 _ReadingManager = PinnedManager.from_queryset(ManifestQuerySet)
@@ -114,6 +98,22 @@ def _shapes() -> Q:
     for schedule_type in ScheduleType:
         shapes |= _shape(schedule_type)
     return shapes
+
+
+def _join_shape() -> Q:
+    """Only joins have options of joins; of the two numbers at most one; percents up to 100."""
+    plain = Q(
+        is_join=False,
+        fan_in="",
+        at_least__isnull=True,
+        at_least_percent__isnull=True,
+        deadline_seconds__isnull=True,
+        is_eager=False,
+        runs_again_on_late=False,
+    )
+    one_number = Q(at_least__isnull=True) | Q(at_least_percent__isnull=True)
+    percent = Q(at_least_percent__isnull=True) | Q(at_least_percent__lte=100)
+    return plain | (Q(is_join=True) & one_number & percent)
 
 
 class Manifest(ManifestActions, models.Model):
@@ -168,17 +168,43 @@ class Manifest(ManifestActions, models.Model):
         blank=True,
         on_delete=models.SET_NULL,
         related_name="dependents",
-        help_text="Its parent: it runs after outcomes of this manifest.",
+        help_text="Its parent: it runs after outcomes of this manifest. Empty for a join of several parents.",
     )
     run_condition = models.PositiveSmallIntegerField(
         choices=choices(RunCondition),
         default=RunCondition.NONE.value,
         help_text="Which outcome of the parent it runs for; only for dependents.",
     )
-    is_fan_in_continuation = models.BooleanField(
-        default=False, help_text="Runs when all its siblings have done their part for a run of the parent."
+    is_join = models.BooleanField(
+        default=False, help_text="Waits in each run for several manifests: for its parents, or as a fan-in."
     )
-    depth = models.PositiveSmallIntegerField(default=0, help_text="Number of its ancestors.")
+    fan_in = models.CharField(
+        max_length=10,
+        blank=True,
+        default="",
+        choices=choices(FanIn),
+        help_text="A fan-in over the other children of its parent, or over all that ends below its parent.",
+    )
+    at_least = models.PositiveIntegerField(
+        null=True, blank=True, help_text="For joins: how many have to arrive. Default: all; 0 for a fan-in."
+    )
+    at_least_percent = models.PositiveSmallIntegerField(
+        null=True, blank=True, help_text="For joins: how many of 100 have to arrive, rounded up."
+    )
+    deadline_seconds = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        help_text="For joins: seconds after the start of a run when it decides by what has arrived.",
+    )
+    is_eager = models.BooleanField(
+        default=False, help_text="For joins: runs as soon as enough has arrived, while the rest is under way."
+    )
+    runs_again_on_late = models.BooleanField(
+        default=False, help_text="For joins: runs again when something arrives after it has run."
+    )
+    depth = models.PositiveSmallIntegerField(
+        default=0, help_text="The number of manifests above it, on the longest way up."
+    )
 
     max_retries = models.PositiveIntegerField(
         null=True, blank=True, help_text="Failures before it is dead-lettered. Default: MAX_RETRIES."
@@ -244,9 +270,11 @@ class Manifest(ManifestActions, models.Model):
                 name="chainsched_manifest_run_condition",
             ),
             models.CheckConstraint(
-                condition=Q(schedule_type__in=PARENTED) | Q(depends_on__isnull=True, is_fan_in_continuation=False),
+                condition=Q(schedule_type__in=PARENTED) | Q(depends_on__isnull=True, is_join=False),
                 name="chainsched_manifest_parent_only_dependents",
             ),
+            models.CheckConstraint(condition=_join_shape(), name="chainsched_manifest_join_shape"),
+            one_of("fan_in", FanIn, name="chainsched_manifest_fan_in"),
             models.CheckConstraint(
                 condition=Q(depends_on__isnull=True) | ~Q(depends_on=models.F("id")),
                 name="chainsched_manifest_not_own_parent",

@@ -12,10 +12,10 @@ from django.db.models import Case, CharField, Value, When
 from chainsched.conf import Config, get_config
 from chainsched.db.id_in import id_in
 from chainsched.domain.due import Facts, OpenItem
+from chainsched.domain.items import NO_ITEM, Item
 from chainsched.domain.states import ExecutionState, MisfirePolicy, ScheduleType
 from chainsched.models.dead_letter import DeadLetter
 from chainsched.models.manifest import Manifest
-from chainsched.models.manifest_state import is_waiting_for_siblings
 from chainsched.models.metadata import Metadata
 from chainsched.models.work_queue import WorkQueue
 
@@ -44,7 +44,12 @@ _COLUMNS = {
     "covered_execution": "state__covered_execution",
     "last_finished_run": "state__last_finished_run",
     "occurrence_at": "state__occurrence_at",
-    "is_waiting_for_siblings": "is_waiting",
+    "is_join": "is_join",
+    "has_trigger_input": "state__trigger_input",
+    "due_run": "state__due_run",
+    "due_tokens": "state__due_tokens",
+    "due_has_tokens": "state__due_has_tokens",
+    "due_is_again": "state__due_is_again",
 }
 
 
@@ -57,7 +62,7 @@ def load_facts(manifest_ids: Collection[int], *, idle: Collection[int] = frozens
     open_items = load_open_items([id_ for id_ in manifest_ids if id_ not in idle])
     # Both tables by their ids: PostgreSQL reads a whole one to join it to hundreds of rows of the other.
     known = Manifest.objects.filter(id_in(id=manifest_ids), id_in(state=manifest_ids)).order_by("id")
-    rows = known.annotate(is_waiting=is_waiting_for_siblings()).values_list(*_COLUMNS.values())
+    rows = known.values_list(*_COLUMNS.values())
     return [_facts(dict(zip(_COLUMNS, row, strict=True)), open_items, config) for row in rows]
 
 
@@ -89,6 +94,10 @@ def _facts(row: dict[str, Any], open_items: Mapping[int, OpenItem], config: Conf
     row["misfire_threshold"] = timedelta(seconds=config.misfire_threshold if threshold is None else threshold)
     row["is_retired"] = row["is_retired"] is not None
     row["is_done"] = row["is_done"] is not None
+    row["has_trigger_input"] = row["has_trigger_input"] is not None
+    run_id, tokens = row.pop("due_run"), tuple(row.pop("due_tokens"))
+    item = Item(run_id, tokens, row.pop("due_has_tokens"), row.pop("due_is_again"))
+    row["due_item"] = item if run_id else NO_ITEM
     is_parent_retired = row.pop("parent_retired_at") is not None
     row["is_parent_enabled"] = bool(row["is_parent_enabled"]) and not is_parent_retired
     return Facts(**row, open_item=open_items.get(row["manifest_id"]))

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from django.db import models
-from django.db.models import Case, Exists, F, OuterRef, Q, Subquery, Value, When
-from django.db.models.functions import Greatest
+from django.db.models import Case, F, Q, Value, When
 
-from chainsched.db.fields import PinnedManager
+from chainsched.db.fields import IdList, PinnedManager
 from chainsched.db.id_in import id_in
 from chainsched.domain.states import ScheduleType
-from chainsched.models.dead_letter import DeadLetter
 from chainsched.models.manifest import Manifest
 from chainsched.models.obstacles import OF_THE_ROW, is_free_of
 
 # The columns of a trigger request, with their values while none is waiting.
 NO_TRIGGER = {"trigger_at": None, "trigger_input": None, "trigger_causation_id": "", "trigger_root_correlation_id": ""}
+# The columns of the item that is due, with their values while none is.
+NOTHING_DUE: dict[str, Any] = {"due_run": None, "due_tokens": [], "due_has_tokens": False, "due_is_again": False}
 TIMED = [schedule_type for schedule_type in ScheduleType if schedule_type.is_timed]
 
 
@@ -33,55 +33,10 @@ class ManifestStateQuerySet(models.QuerySet["ManifestState"]):
         rows = self.filter(id_in(manifest=manifest_ids)).order_by("manifest_id")
         return list(rows.select_for_update(no_key=True).values_list("manifest_id", flat=True))
 
-    def lock_family(self, manifest_ids: Collection[int]) -> list[int]:
-        """Lock these rows, those of their dependents, and those of the continuations that may wait for them.
-
-        All in id order, in one statement. The members of the family are read before it, because PostgreSQL would read
-        every state to join them; the caller reads them again after the lock.
-        """
-        return self.lock(self._family_of(manifest_ids))
-
-    def lock_free_family(self, manifest_ids: Collection[int]) -> tuple[list[int], set[int]]:
-        """The same without waiting: the locked ids, and those of the given manifests that have to wait.
-
-        A manifest has to wait if another transaction holds its row or the row of a relative.
-        """
-        family = self.filter(id_in(manifest=self._family_of(manifest_ids))).order_by("manifest_id")
-        free = family.select_for_update(no_key=True, skip_locked=True)
-        locked = list(free.values_list("manifest_id", flat=True))
-        held = set(family.values_list("manifest_id", flat=True)) - set(locked)
-        return locked, Manifest.objects.using(self.db).held_by_others(manifest_ids, by=held) if held else set()
-
-    def _family_of(self, manifest_ids: Collection[int]) -> set[int]:
-        dependents, continuations = Manifest.objects.using(self.db).family_of(manifest_ids)
-        return {*manifest_ids, *(row["id"] for row in dependents.union(continuations).order_by())}
-
-    def note_outstanding_parts(self, manifest_ids: Iterable[int]) -> None:
-        """Recompute for which of these manifests the continuations of their parent have to wait.
-
-        A manifest that an obstacle or a dead letter stops has no part to do.
-        """
-        self.filter(manifest__in=list(manifest_ids)).update(outstanding_for=self._outstanding_part())
-
-    def _outstanding_part(self) -> Case:
-        letters = DeadLetter.objects.using(self.db).awaiting().filter(manifest=OuterRef("id"))
-        parents = Manifest.objects.using(self.db).having_parts().filter(~Exists(letters), id=OuterRef("manifest_id"))
-        has_part = When(due_execution__gt=F("settled_execution"), then=Subquery(parents.values("depends_on_id")[:1]))
-        return Case(has_part, default=None, output_field=models.BigIntegerField())
-
-    def wrong_outstanding_parts(self, manifest_ids: Collection[int]) -> dict[int, tuple[int | None, int | None]]:
-        """Those of these with a wrong ``outstanding_for``: the stored value, and the right one."""
-        rows = (
-            self.filter(manifest__in=manifest_ids)
-            .annotate(outstanding_part=self._outstanding_part())
-            .order_by("manifest_id")
-        )
-        noted = rows.values_list("manifest_id", "outstanding_for", "outstanding_part")
-        return {
-            manifest_id: (outstanding_for, outstanding_part)
-            for manifest_id, outstanding_for, outstanding_part in noted
-            if outstanding_for != outstanding_part
-        }
+    def lock_free(self, manifest_ids: Collection[int]) -> list[int]:
+        """Lock those of these rows that no other transaction holds, in id order, without waiting."""
+        rows = self.filter(id_in(manifest=manifest_ids)).order_by("manifest_id")
+        return list(rows.select_for_update(no_key=True, skip_locked=True).values_list("manifest_id", flat=True))
 
     def lock_due(self, manifest_ids: Collection[int], *, now: datetime) -> list[int]:
         """Lock those that are still due, skipping rows that another transaction holds."""
@@ -129,46 +84,36 @@ class ManifestStateQuerySet(models.QuerySet["ManifestState"]):
         self.filter(manifest__in=ids).update(**NO_TRIGGER)
         return ids
 
-    def settle(self, manifest_ids: Collection[int], *, now: datetime) -> None:
-        """Record that the work these manifests were queued for is over; their numbers never go back."""
-        settled = Greatest(F("settled_execution"), F("covered_execution"))
-        self.filter(manifest__in=manifest_ids).update(last_finished_run=now, settled_execution=settled)
+    def note_finished(self, manifest_ids: Collection[int], *, now: datetime) -> None:
+        """Record that the occurrence these manifests were queued for is over."""
+        self.filter(manifest__in=manifest_ids).update(last_finished_run=now)
 
     def behind(self, manifest_ids: Collection[int]) -> ManifestStateQuerySet:
         """Those of these that are due for an execution of their parent."""
         return self.filter(manifest__in=manifest_ids, due_execution__gt=F("covered_execution"))
 
+    def with_due_items(self, manifest_ids: Collection[int]) -> ManifestStateQuerySet:
+        """Those of these that are due in a run, in id order."""
+        return self.behind(manifest_ids).filter(due_run__isnull=False).order_by("manifest_id")
+
     def cover_without_run(self, manifest_ids: Collection[int]) -> int:
-        """Count the executions that these manifests are due for as covered and over, without a run."""
-        return self.filter(manifest__in=manifest_ids).update(
-            covered_execution=F("due_execution"), settled_execution=F("due_execution")
-        )
+        """Count the executions that these manifests are due for as covered, without a run."""
+        return self.filter(manifest__in=manifest_ids).update(covered_execution=F("due_execution"), **NOTHING_DUE)
 
-    def possibly_outstanding(self, *, after: int, limit: int) -> list[int]:
-        """Manifests that continuations wait for, or should, in pages by id."""
-        is_behind = Q(due_execution__gt=F("settled_execution"))
-        found = self.filter(Q(outstanding_for__isnull=False) | is_behind, manifest__gt=after).order_by("manifest_id")
-        return list(found.values_list("manifest_id", flat=True)[:limit])
+    def note_queued(self, manifest_ids: Iterable[int], *, now: datetime, is_covering: bool, is_triggered: bool) -> int:
+        """Record that a queue row was opened: the alarm is off and, if ``is_covering``, due executions are covered.
 
-    def note_queued(self, manifest_ids: Iterable[int], *, now: datetime, is_covering: bool) -> int:
-        """Record that a queue row was opened: the alarm is off and, if ``is_covering``, due executions are covered."""
+        A trigger request that is due is answered by it, unless the request has an input of its own and the row is
+        none that was triggered: then it asks for another run.
+        """
         opened = self.filter(id_in(manifest=manifest_ids))
+        is_answered = Q(trigger_at__lte=now) if is_triggered else Q(trigger_at__lte=now, trigger_input__isnull=True)
         request = {
-            column: Case(When(trigger_at__lte=now, then=Value(nothing)), default=F(column))
+            column: Case(When(is_answered, then=Value(nothing)), default=F(column))
             for column, nothing in NO_TRIGGER.items()
         }
-        covered = F("due_execution") if is_covering else F("covered_execution")
-        return opened.update(next_run_at=None, occurrence_at=None, covered_execution=covered, **request)
-
-
-def is_waiting_for_siblings(*, manifest: str = "") -> Case:
-    """Whether a continuation has siblings with a part to do; ``manifest`` is the lookup path to the manifest's columns.
-
-    The CASE evaluates it for continuations only, so that it costs nothing for all others.
-    """
-    outstanding = ManifestState.objects.filter(outstanding_for=OuterRef(f"{manifest}depends_on_id"))
-    is_continuation = Q(**{f"{manifest}is_fan_in_continuation": True})
-    return Case(When(is_continuation, then=Exists(outstanding)), default=Value(False))
+        covered: dict[str, Any] = {"covered_execution": F("due_execution"), **NOTHING_DUE} if is_covering else {}
+        return opened.update(next_run_at=None, occurrence_at=None, **covered, **request)
 
 
 class ManifestState(models.Model):
@@ -209,11 +154,15 @@ class ManifestState(models.Model):
     covered_execution = models.BigIntegerField(
         default=0, help_text="The execution of its parent that it was last queued for; 0 for none."
     )
-    settled_execution = models.BigIntegerField(
-        default=0, help_text="Up to which execution of its parent its part is done; 0 for none."
+    due_run = models.BigIntegerField(
+        null=True, blank=True, help_text="The newest run that it is due in; empty if it is due in none."
     )
-    outstanding_for = models.BigIntegerField(
-        null=True, blank=True, help_text="The parent, if continuations of the parent wait for its part."
+    due_tokens = IdList(help_text="The tokens of the item that is due: one or more in each of its runs.")
+    due_has_tokens = models.BooleanField(
+        default=False, db_default=False, help_text="Whether joins wait for the item that is due."
+    )
+    due_is_again = models.BooleanField(
+        default=False, db_default=False, help_text="Whether an earlier item may have ended in a run of the due one."
     )
     consecutive_failures = models.PositiveIntegerField(
         default=0, help_text="Failed attempts since the last success or resolution."
@@ -247,11 +196,7 @@ class ManifestState(models.Model):
         )
         indexes = (
             models.Index(fields=["next_run_at"], condition=Q(next_run_at__isnull=False), name="chainsched_state_alarm"),
-            models.Index(
-                fields=["outstanding_for"],
-                condition=Q(outstanding_for__isnull=False),
-                name="chainsched_state_outstanding",
-            ),
+            models.Index(fields=["due_run"], condition=Q(due_run__isnull=False), name="chainsched_state_due_run"),
             models.Index(
                 F("consecutive_failures").desc(),
                 condition=Q(consecutive_failures__gt=0),

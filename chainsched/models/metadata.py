@@ -14,7 +14,7 @@ from django.db import connections, models
 from django.db.models import F, Q
 
 from chainsched.db import audit_guard, bulk
-from chainsched.db.fields import PinnedManager, StoredInput, choices, one_of, reference, values
+from chainsched.db.fields import IdList, PinnedManager, StoredInput, choices, one_of, reference, values
 from chainsched.db.id_in import id_in
 from chainsched.domain.states import ACTIVE_STATES, TERMINAL_STATES, ExecutionState, Source
 from chainsched.exceptions import ExecutionIsFinal
@@ -23,6 +23,7 @@ from chainsched.models.manifest_group import ManifestGroup
 from chainsched.models.metadata_claims import IS_ACTIVE, IS_IN_PROGRESS, IS_PENDING, ClaimQuerySet
 from chainsched.models.model_methods import ExecutionActions
 from chainsched.models.process import Process
+from chainsched.models.taken_over import TakenOver
 
 
 class Attempt(NamedTuple):
@@ -44,6 +45,11 @@ class Attempt(NamedTuple):
     root_execution_id: int | None
     causation_id: str
     root_correlation_id: str
+    run_id: int | None
+    tokens: list[int]
+    has_tokens: bool
+    is_again: bool
+    is_tree_cancelled: bool
 
     @property
     def tree_id(self) -> int:
@@ -95,6 +101,28 @@ class MetadataQuerySet(ClaimQuerySet):
         ids = self.filter(id=root_execution_id).order_by().values("id")
         below = self.filter(root_execution=root_execution_id).order_by().values("id")
         return self.filter(id__in=ids.union(below, all=True)).order_by("id")
+
+    def of_run(self, run_id: int) -> MetadataQuerySet:
+        """The executions that are named after a run, and those that took it over, oldest first."""
+        taken_over = TakenOver.objects.using(self.db).filter(run_id=run_id).values("execution_id")
+        named = self.filter(run=run_id).order_by().values("id")
+        return self.filter(id__in=named.union(taken_over, all=True)).order_by("id")
+
+    def below(self, execution_id: int) -> list[int]:
+        """An execution and all that it led to by parent links, without the runs of joins, which others led to too."""
+        sql = (
+            "WITH RECURSIVE line(id) AS (SELECT id FROM chainsched_metadata WHERE id = %s "
+            "UNION SELECT m.id FROM chainsched_metadata m JOIN line ON m.parent_execution_id = line.id "
+            "LEFT JOIN chainsched_manifest f ON f.id = m.manifest_id WHERE NOT coalesce(f.is_join, false)) "
+            "SELECT id FROM line ORDER BY id"
+        )
+        with connections[self.db].cursor() as cursor:
+            cursor.execute(sql, [execution_id])
+            return [id_ for (id_,) in cursor.fetchall()]
+
+    def mark_tree_cancelled(self, execution_ids: Collection[int]) -> None:
+        """Let nothing follow from executions that have not ended, whatever their outcome."""
+        self.active().filter(id_in(id=execution_ids)).update(is_tree_cancelled=True)
 
     def ancestors(self, execution_id: int, *, limit: int) -> list[Metadata]:
         """An execution, its parent and so on, up to the root or the first that is gone; without their payloads."""
@@ -190,6 +218,17 @@ class Metadata(ExecutionActions, models.Model):
     root_execution = reference(
         "self", related_name="descendants", help_text="The first execution of its tree; empty for a root."
     )
+    run = reference("chainsched.GraphRun", help_text="The run of the graph it is named after, the newest.")
+    tokens = IdList(help_text="Where joins, or the ends of runs, count it as open: one or more in each of its runs.")
+    has_tokens = models.BooleanField(
+        default=False, db_default=False, help_text="Whether it is counted there; not while it is disabled."
+    )
+    is_again = models.BooleanField(
+        default=False, db_default=False, help_text="Whether an earlier item may have ended in one of its runs."
+    )
+    is_tree_cancelled = models.BooleanField(
+        default=False, db_default=False, help_text="Whether what it would lead to was cancelled with it."
+    )
     causation_id = models.CharField(max_length=200, blank=True, default="", help_text="Its direct cause.")
     root_correlation_id = models.CharField(
         max_length=200, blank=True, default="", help_text="The correlation id at the root of its tree."
@@ -205,6 +244,7 @@ class Metadata(ExecutionActions, models.Model):
         process_id: int | None
         parent_execution_id: int | None
         root_execution_id: int | None
+        run_id: int | None
 
     class Meta:
         base_manager_name = "objects"
@@ -235,6 +275,7 @@ class Metadata(ExecutionActions, models.Model):
                 condition=Q(parent_execution__isnull=False),
                 name="chainsched_execution_parent",
             ),
+            models.Index(fields=["run", "id"], condition=Q(run__isnull=False), name="chainsched_execution_run"),
             models.Index(
                 fields=["root_execution"], condition=Q(root_execution__isnull=False), name="chainsched_execution_root"
             ),

@@ -8,7 +8,7 @@ views.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import datetime, timedelta
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
@@ -18,7 +18,7 @@ from django.utils.functional import SimpleLazyObject
 
 from chainsched.domain.declarations import Items
 from chainsched.domain.inputs import OWN_INPUT
-from chainsched.domain.results import Ancestry, Answer, Cancelled, Explanation, Resolved
+from chainsched.domain.results import Ancestry, Answer, Cancelled, Explanation, Resolved, RunReport
 from chainsched.domain.schedules import Schedule
 from chainsched.registry import WorkflowRef
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from chainsched import api as api  # noqa: PLC0414 - so that manifest.py may import it from here
     from chainsched.models.bulk_decision import BulkDecision
     from chainsched.models.dead_letter import DeadLetter
+    from chainsched.models.graph_run import GraphRun
     from chainsched.models.manifest import Manifest
     from chainsched.models.manifest_group import ManifestGroup
     from chainsched.models.metadata import Metadata
@@ -70,9 +71,9 @@ class ManifestScheduling:
         return api.schedule_once(workflow, external_id, input, at, **options)
 
     def schedule_dependent(
-        self, workflow: WorkflowRef, external_id: str, input: Any, *, depends_on: str, **options: Any
+        self, workflow: WorkflowRef, external_id: str, input: Any, *, depends_on: str | Sequence[str], **options: Any
     ) -> Manifest:
-        """Create or change a manifest that runs after another one."""
+        """Create or change a manifest that runs after another one, or as a join after several."""
         return api.schedule_dependent(workflow, external_id, input, depends_on=depends_on, **options)
 
     def schedule_child(
@@ -148,11 +149,11 @@ class ExecutionActions:
         return api.tree(cast("Metadata", self))
 
     def cancel(self, *, tree: bool = False, reason: str = ON_REQUEST) -> Cancelled:
-        """Stop it, or with ``tree`` all work that its root led to; counts the stopped rows and executions."""
+        """Stop it, or with ``tree`` also what it led to: of the head of a run the whole run. Counts what it stopped."""
         return api.cancel_execution(cast("Metadata", self), tree=tree, reason=reason)
 
     def cancel_tree(self, *, reason: str = ON_REQUEST) -> Cancelled:
-        """Stop all work that its root led to; the same as ``cancel(tree=True)``."""
+        """Stop it and what it led to; the same as ``cancel(tree=True)``."""
         return self.cancel(tree=True, reason=reason)
 
     def explain(self) -> Ancestry:
@@ -163,10 +164,34 @@ class ExecutionActions:
         """Trigger its manifest with the input that it had; the answer says whether it was queued."""
         return api.run_again(cast("Metadata", self))
 
+    def run_from_here(self) -> Answer:
+        """Run its manifest once more in the same run of the graph, and go on from there."""
+        return api.run_from_here(cast("Metadata", self))
+
     acancel = async_twin(cancel)
+    arun_from_here = async_twin(run_from_here)
     acancel_tree = async_twin(cancel_tree)
     arun_again = async_twin(run_again)
     aexplain = async_twin(explain)
+
+
+class RunActions:
+    """For a run of the graph."""
+
+    def executions(self) -> QuerySet[Metadata]:
+        """Its executions, and those that stood for it besides another run, oldest first."""
+        return api.executions_of_run(cast("GraphRun", self))
+
+    def cancel(self, *, reason: str = ON_REQUEST) -> Cancelled:
+        """Stop all its work, and let nothing more follow in it; items that also stand for other runs go on."""
+        return api.cancel_run(cast("GraphRun", self), reason=reason)
+
+    def describe(self) -> RunReport:
+        """How it goes: its executions by state and workflow, what is open, and what its joins wait for."""
+        return api.describe_run(cast("GraphRun", self))
+
+    acancel = async_twin(cancel)
+    adescribe = async_twin(describe)
 
 
 class GroupActions:

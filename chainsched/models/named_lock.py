@@ -32,6 +32,14 @@ class NamedLockQuerySet(models.QuerySet["NamedLock"]):
         """Hold the named row until the transaction ends, without taking a turn."""
         list(self.filter(name=name).select_for_update().values_list("name"))
 
+    def next_version(self) -> int:
+        """Count the version of the graph up, which new edges belong to. From then on the caller holds its lock."""
+        graph = self.filter(name=GRAPH)
+        if not graph.update(version=models.F("version") + 1):
+            bulk.insert(NamedLock, [{"name": GRAPH}], returning=("name",), skip_conflicts=True)
+            graph.update(version=models.F("version") + 1)
+        return graph.values_list("version", flat=True).get()
+
     def present_turns(self, name: str) -> dict[int, int]:
         """The turn that fairness has reached at each priority."""
         stored = self.filter(name=name).values_list("turns", flat=True).first() or {}
@@ -44,6 +52,9 @@ class NamedLock(models.Model):
     name = models.CharField(max_length=40, primary_key=True, help_text="The purpose of the lock.")
     turns = models.JSONField(
         default=dict, blank=True, help_text="For dispatch: the turn that fairness has reached at each priority."
+    )
+    version = models.BigIntegerField(
+        default=0, db_default=0, help_text="For the graph: how often its edges were changed."
     )
     turned_at = models.DateTimeField(null=True, blank=True, help_text="When the last turn was taken.")
 

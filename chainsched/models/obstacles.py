@@ -40,8 +40,13 @@ def _has_type(schedule_type: ScheduleType) -> Callable[[str], Q]:
     return lambda manifest: Q(**{f"{manifest}schedule_type": schedule_type.value})
 
 
+def _is_plain(manifest: str) -> Q:
+    """A dependent that is no join; of a manifest that a join does not find it is not true."""
+    return Q(**{f"{manifest}schedule_type": ScheduleType.DEPENDENT.value, f"{manifest}is_join": False})
+
+
 def _is_parent_missing(manifest: str) -> Q:
-    return _has_type(ScheduleType.DEPENDENT)(manifest) & Q(**{f"{manifest}depends_on__isnull": True})
+    return _is_plain(manifest) & Q(**{f"{manifest}depends_on__isnull": True})
 
 
 def _is_parent_disabled(manifest: str) -> Q:
@@ -52,7 +57,7 @@ def _is_parent_disabled(manifest: str) -> Q:
         | Q(**{f"{parent}is_enabled": False})
         | Q(**{f"{parent}retired_at__isnull": False})
     )
-    return _has_type(ScheduleType.DEPENDENT)(manifest) & is_off
+    return _is_plain(manifest) & is_off
 
 
 CONDITIONS: Mapping[Obstacle, Condition] = {
@@ -106,6 +111,7 @@ class RowStanding:
     schedule_type: ScheduleType = ScheduleType.CRON
     parent_id: int | None = None
     is_parent_enabled: bool = True
+    is_join: bool = False
 
 
 def state_of(manifest: Manifest, *, is_group_enabled: bool) -> Obstacle | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from django.db import connections, models
 from django.db.models import F, Q
 
 from chainsched.db import bulk
-from chainsched.db.fields import PinnedManager, choices, one_of, reference
+from chainsched.db.fields import IdList, PinnedManager, choices, one_of, reference
 from chainsched.db.id_in import id_in
 from chainsched.domain.states import QueueStatus, Source
 from chainsched.models.manifest import Manifest
@@ -84,17 +84,10 @@ class WorkQueueQuerySet(models.QuerySet["WorkQueue"]):
         place = {} if first is None else {"turn": first - 1}
         return bool(mine.update(not_before=None, source=Source.TRIGGER, **place))
 
-    def cancel_row(self, row_id: int, *, reason: str) -> bool:
-        """Cancel one waiting row; False if it waits no longer."""
-        return bool(self.queued().filter(id=row_id).update(status=QueueStatus.CANCELLED, cancel_reason=reason))
-
-    def cancel_queued(
-        self, manifest_ids: Collection[int], *, reason: str, root_execution: int | None = None
-    ) -> list[int]:
-        """Cancel waiting rows, or only those of one tree; returns the manifests with a row that still waited."""
-        rows = [{"manifest": id_, "status": QueueStatus.CANCELLED, "cancel_reason": reason} for id_ in manifest_ids]
-        of_tree = {} if root_execution is None else {"root_execution": root_execution}
-        return bulk.update(WorkQueue, rows, key="manifest", where={"status": QueueStatus.QUEUED, **of_tree})
+    def cancel_rows(self, row_ids: Collection[int], *, reason: str) -> list[int]:
+        """Cancel waiting rows; returns those that still waited."""
+        rows = [{"id": id_, "status": QueueStatus.CANCELLED, "cancel_reason": reason} for id_ in sorted(row_ids)]
+        return bulk.update(WorkQueue, rows, where={"status": QueueStatus.QUEUED})
 
     def manifest_of(self, row_id: int) -> list[int]:
         """The manifest of a row, if it has one. It never changes, so it may be read before a lock."""
@@ -116,10 +109,25 @@ class WorkQueueQuerySet(models.QuerySet["WorkQueue"]):
         ]
         return len(bulk.update(WorkQueue, rows, key="manifest", where={"status": QueueStatus.QUEUED}))
 
-    def move_to_newer_parent(self, lineages: Sequence[bulk.Row]) -> list[int]:
-        """Give dependents' rows that wait for their first attempt a newer parent; returns the moved manifests."""
-        expected = {"status": QueueStatus.QUEUED, "source": Source.DEPENDENCY, "attempt": 1}
-        return bulk.update(WorkQueue, lineages, key="manifest", where=expected)
+    def lock_items(self, manifest_ids: Collection[int]) -> list[WorkQueue]:
+        """Lock the waiting rows of these manifests that belong to a run; one that is being dispatched is left out."""
+        if not manifest_ids:
+            return []
+        rows = self.queued().filter(id_in(manifest=manifest_ids), run__isnull=False).order_by("id")
+        return list(rows.select_for_update(no_key=True, skip_locked=True).defer("input"))
+
+    def lock_for_newer_outcome(self, manifest_ids: Collection[int]) -> dict[int, WorkQueue]:
+        """Lock rows that wait for their first attempt after an outcome; one that is being dispatched is left out."""
+        if not manifest_ids:
+            return {}
+        rows = self.queued().filter(id_in(manifest=manifest_ids), source=Source.DEPENDENCY, attempt=1)
+        free = rows.defer("input").order_by("id").select_for_update(no_key=True, skip_locked=True)
+        return {row.manifest_id: row for row in free if row.manifest_id is not None}
+
+    def held_tokens(self, row_ids: Collection[int]) -> list[int]:
+        """The tokens that these rows hold, each as often as it is held."""
+        rows = self.filter(id_in(id=row_ids), has_tokens=True).values_list("tokens", flat=True)
+        return [token for tokens in rows for token in tokens]
 
     def next_not_before(self, *, after: datetime, until: datetime) -> datetime | None:
         """The first ``not_before`` of waiting rows after ``after`` and up to ``until``.
@@ -191,6 +199,14 @@ class WorkQueue(QueueActions, models.Model):
     root_correlation_id = models.CharField(
         max_length=200, blank=True, default="", help_text="The correlation id at the root of its tree."
     )
+    run = reference("chainsched.GraphRun", help_text="The run of the graph it is named after, the newest.")
+    tokens = IdList(help_text="Where joins, or the ends of runs, count it as open: one or more in each of its runs.")
+    has_tokens = models.BooleanField(
+        default=False, db_default=False, help_text="Whether it is counted there; not while it is disabled."
+    )
+    is_again = models.BooleanField(
+        default=False, db_default=False, help_text="Whether an earlier item may have ended in one of its runs."
+    )
     dead_letter = reference("chainsched.DeadLetter", help_text="The dead letter that it retries.")
     execution = reference("chainsched.Metadata", help_text="The execution it became.")
     cancel_reason = models.CharField(max_length=200, blank=True, default="", help_text="Why it was cancelled.")
@@ -206,6 +222,7 @@ class WorkQueue(QueueActions, models.Model):
         root_execution_id: int | None
         dead_letter_id: int | None
         execution_id: int | None
+        run_id: int | None
 
     class Meta:
         base_manager_name = "objects"
@@ -235,6 +252,7 @@ class WorkQueue(QueueActions, models.Model):
                 condition=IS_QUEUED & Q(not_before__isnull=False),
                 name="chainsched_queue_not_before",
             ),
+            models.Index(fields=["run"], condition=IS_QUEUED & Q(run__isnull=False), name="chainsched_queue_run"),
             models.Index(
                 fields=["created_at"],
                 condition=Q(status=QueueStatus.CANCELLED.value),

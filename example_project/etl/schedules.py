@@ -3,14 +3,18 @@
 from chainsched import Cron, Every, ManifestItem, schedules
 from example_project.etl.workflows import (
     ROWS_PER_REGION,
+    Account,
     Export,
     Region,
     Repair,
     TableSlice,
+    add_up,
     check_sources,
+    close_books,
     export_to_partner,
     extract,
     load,
+    open_books,
     repair,
     report,
     sync_table,
@@ -37,6 +41,14 @@ schedules.schedule_many(
     ],
     Every.seconds(10),
     group_max_active_jobs=4,
+)
+
+# A join: the books are closed once in each run, after both accounts have been added up.
+(
+    schedules.schedule(open_books, "books", None, Every.seconds(5), group="books")
+    .include(add_up, "books-invoices", Account("invoices"), group="books")
+    .include(add_up, "books-orders", Account("orders"), group="books")
+    .include(close_books, "books-close", depends_on=["books-invoices", "books-orders"], group="books")
 )
 
 # Six fields: the seconds come first.

@@ -34,6 +34,13 @@ class TableSlice:
 
 
 @dataclass(frozen=True)
+class Account:
+    """Which account to add up."""
+
+    name: str
+
+
+@dataclass(frozen=True)
 class Export:
     """Where to send the export."""
 
@@ -81,6 +88,24 @@ def sync_table(part: TableSlice) -> dict[str, object]:
 def report(run: RunContext) -> dict[str, object]:
     """Say for which time the report was made."""
     return {"period_ends": run.scheduled_for.isoformat()}
+
+
+@workflow
+def open_books() -> None:
+    """Begin a closing: both accounts are added up after it."""
+
+
+@workflow
+def add_up(account: Account) -> dict[str, object]:
+    """Add up one account."""
+    time.sleep(0.1)
+    return {"account": account.name, "sum": len(account.name) * 100}
+
+
+@workflow
+def close_books(run: RunContext) -> dict[str, object]:
+    """Compare the accounts; it runs after both of them, and gets their outputs."""
+    return {parent.output["account"]: parent.output["sum"] for parent in run.parents}
 
 
 @workflow

@@ -15,7 +15,8 @@ from django.utils.html import escape
 from chainsched.admin import ManifestAdmin, MetadataAdmin
 from chainsched.admin.kit import operations
 from chainsched.domain.states import DeadLetterStatus, ExecutionState, QueueStatus, ScheduleType
-from chainsched.models import CancelledTree, DeadLetter, Manifest, ManifestGroup, Metadata, WorkQueue
+from chainsched.models import DeadLetter, GraphRun, JoinState, Manifest, ManifestGroup, Metadata, WorkQueue
+from chainsched.models.near import RUN_END
 from chainsched.testing import Workbench
 from tests.admin.world import client_of, list_of, url_of
 from tests.drive import new_bench
@@ -362,12 +363,31 @@ class TestExecutions:
         act(operator, run, "cancel")
         assert "nothing was left to stop" in entry_of(run)
 
-    def test_cancelling_a_tree(self, operator: Client) -> None:
+    def test_cancelling_an_inner_execution_with_what_it_led_to(self, operator: Client) -> None:
         root = make_execution(state=ExecutionState.COMPLETED)
-        run = make_execution(make_manifest(), parent_execution_id=root.pk, root_execution_id=root.pk)
+        lineage = {"parent_execution_id": root.pk, "root_execution_id": root.pk}
+        run, sibling = (make_execution(make_manifest(), **lineage) for _ in range(2))
+        below = make_execution(make_manifest(), parent_execution_id=run.pk, root_execution_id=root.pk)
         act(operator, run, "cancel_tree")
-        assert run.state == ExecutionState.CANCELLED
-        assert CancelledTree.objects.get().root_execution_id == root.pk
+        below.refresh_from_db()
+        sibling.refresh_from_db()
+        assert run.state == below.state == ExecutionState.CANCELLED
+        assert sibling.state == ExecutionState.PENDING
+
+    def test_cancelling_the_head_of_a_run_cancels_the_run(self, operator: Client) -> None:
+        head = make_manifest()
+        child = make_dependent(head)
+        began = GraphRun.objects.create(head=head, scheduled_for=NOW, created_at=NOW)
+        end = JoinState.objects.create(run=began, join_id=RUN_END, open=2)
+        item = {"run_id": began.pk, "tokens": [end.pk], "has_tokens": True}
+        root = make_execution(head, **item)
+        run = make_execution(child, parent_execution_id=root.pk, root_execution_id=root.pk, **item)
+        act(operator, root, "cancel_tree", reason="wrong day")
+        run.refresh_from_db()
+        began.refresh_from_db()
+        assert root.state == run.state == ExecutionState.CANCELLED
+        assert began.cancelled_at is not None
+        assert began.cancel_reason == "wrong day"
 
     def test_nobody_cancels_a_tree_of_which_they_do_not_see_all(
         self, operator: Client, monkeypatch: pytest.MonkeyPatch
@@ -384,7 +404,8 @@ class TestExecutions:
             page = operator.get(url_of(Metadata, "change", run.pk)).content.decode()
             assert ('value="cancel_tree"' in page) is is_offered
             response = act(operator, run, "cancel_tree")
-            assert CancelledTree.objects.exists() is is_offered, said(response)
+            run.refresh_from_db()
+            assert (run.state == ExecutionState.CANCELLED) is is_offered, said(response)
 
     def test_running_again(self, operator: Client) -> None:
         manifest = make_manifest(workflow="testapp.copy", input={"table": "a"}, state={})

@@ -13,9 +13,11 @@ from chainsched.admin import ManifestAdmin, ManifestGroupAdmin
 from chainsched.admin.charts.graph_picture import TIMES
 from chainsched.admin.pages import graphs
 from chainsched.domain.states import ExecutionState
+from chainsched.flow.schedule.edges import Edge, write_edges
 from chainsched.graph import layout, load
 from chainsched.graph.load import GraphLoader
-from chainsched.models import Manifest, ManifestGroup
+from chainsched.models import Dependency, GraphRun, JoinState, Manifest, ManifestGroup, NamedLock
+from chainsched.models.named_lock import GRAPH as GRAPH_LOCK
 from tests.admin.test_pages import MAX_QUERIES, queries, text_of
 from tests.admin.world import client_of, list_of, url_of
 from tests.factories import NOW, make_dependent, make_execution, make_group, make_letter, make_manifest, make_queue_row
@@ -49,9 +51,32 @@ def curves(client: Client, url: str) -> int:
 def make_slices(parent: Manifest, number: int) -> None:
     columns = {"group": parent.group, "workflow": "testapp.ping", "schedule_type": "dependent", "run_condition": 1}
     names = (f"slice-{at:05}" for at in range(number))
-    Manifest.objects.bulk_create(
+    slices = Manifest.objects.bulk_create(
         Manifest(external_id=name, depends_on=parent, depth=parent.depth + 1, **columns) for name in names
     )
+    Dependency.objects.bulk_create(Dependency(child=child, parent=parent, condition=1) for child in slices)
+
+
+def make_join(name: str, *parents: Manifest, **columns: Any) -> Manifest:
+    """A join of several parents."""
+    shape = {"schedule_type": "dependent", "run_condition": 1, "is_join": True, "state": {}}
+    place = {"group": parents[0].group, "depth": 1 + max(parent.depth for parent in parents)}
+    join = make_manifest(name, **{**shape, **place, **columns})
+    NamedLock.objects.hold(GRAPH_LOCK, now=NOW)
+    write_edges({join.pk: {parent.pk: Edge(1, is_gate=False, is_derived=False) for parent in parents}})
+    return join
+
+
+def edges(client: Client, url: str) -> set[tuple[str, str]]:
+    """The edges of the picture on a page, by the names of their nodes, as its table tells them."""
+    page = client.get(url).content.decode()
+    tables = re.findall(r"<table.*?</table>", page, re.DOTALL)
+    table = next(table for table in tables if "Depends on</th>" in table)
+    found = set()
+    for row in re.findall(r"<tr>(<td>.*?)</tr>", table, re.DOTALL):
+        cells = [re.sub(r"<[^>]+>", "", cell) for cell in re.findall(r"<td>(.*?)</td>", row, re.DOTALL)]
+        found |= {(parent, cells[0]) for parent in cells[-1].split(", ") if parent}
+    return found
 
 
 @pytest.fixture
@@ -105,19 +130,22 @@ class TestTheGraphOfGroups:
 
     @pytest.mark.slow
     def test_a_complete_graph_of_three_hundred_groups_is_drawn_in_part(self, viewer: Client) -> None:
-        tidy("chainsched_manifest", "chainsched_manifestgroup")
+        tidy("chainsched_manifest", "chainsched_manifestgroup", "chainsched_dependency")
         groups = ManifestGroup.objects.bulk_create(ManifestGroup(name=f"g{number:03}") for number in range(300))
         common = {"workflow": "testapp.ping"}
         roots = Manifest.objects.bulk_create(
             Manifest(external_id=f"root-{group.pk}", group=group, **common) for group in groups
         )
         dependent = {"schedule_type": "dependent", "run_condition": 1, "depth": 1, **common}
-        Manifest.objects.bulk_create(
+        children = Manifest.objects.bulk_create(
             Manifest(external_id=f"{one}-{other}", group=groups[other], depends_on=roots[one], **dependent)
             for one in range(300)
             for other in range(one + 1, 300)
         )
-        gather_statistics("chainsched_manifest", "chainsched_manifestgroup")
+        Dependency.objects.bulk_create(
+            Dependency(child=child, parent=child.depends_on, condition=1) for child in children
+        )
+        gather_statistics("chainsched_manifest", "chainsched_manifestgroup", "chainsched_dependency")
         page = text_of(viewer, GRAPH)
         assert "more edges, which are not drawn" in page
         assert len(drawn(viewer, GRAPH)) == 300
@@ -206,11 +234,193 @@ class TestThePlaceOfAManifest:
         nodes = drawn(viewer, url_of(Manifest, "change", chain.pk))
         assert any(words.startswith(f"slice-… {TIMES}100") for words in nodes)
 
+    def test_what_is_far_above_is_left_out_and_said(
+        self, viewer: Client, chain: Manifest, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(load, "MAX_LEVELS", 2)
+        low = chain
+        for number in range(4):
+            low = make_dependent(low, f"step-{number}")
+        url = url_of(Manifest, "change", low.pk)
+        assert edges(viewer, url) == {("step-1", "step-2"), ("step-2", "step-3")}
+        assert "Some of its neighbours were not read" in text_of(viewer, url)
+
     def test_a_circle_made_by_hand_ends(self, viewer: Client, chain: Manifest) -> None:
         leaf = Manifest.objects.get(external_id="leaf")
         columns = {"depends_on": leaf, "schedule_type": "dependent", "run_condition": 1, "interval_seconds": None}
         Manifest.objects.filter(pk=chain.pk).update(**columns)
+        Dependency.objects.create(child=chain, parent=leaf, condition=1)
         assert len(drawn(viewer, url_of(Manifest, "change", leaf.pk))) == 2
+
+
+class TestJoins:
+    @pytest.fixture
+    def diamond(self) -> Manifest:
+        """extract -> a, b -> join -> after, all in one group."""
+        root = make_manifest("extract", group=make_group("etl"))
+        a, b = (make_dependent(root, name, group=root.group) for name in "ab")
+        join = make_join("join", a, b)
+        make_dependent(join, "after", group=root.group)
+        return join
+
+    def test_one_of_several_parents_has_an_edge_from_each(self, viewer: Client, diamond: Manifest) -> None:
+        expected = {("extract", "a"), ("extract", "b"), ("a", "join"), ("b", "join"), ("join", "after")}
+        for url in (members_of(diamond.group), url_of(Manifest, "change", diamond.pk)):
+            assert edges(viewer, url) == expected
+            assert curves(viewer, url) == 5
+
+    def test_one_is_below_each_of_its_parents(self, viewer: Client, diamond: Manifest) -> None:
+        for name in "ab":
+            url = url_of(Manifest, "change", Manifest.objects.get(external_id=name).pk)
+            assert edges(viewer, url) == {("extract", name), (name, "join"), ("join", "after")}
+            assert "may wait for other manifests too" in text_of(viewer, url)
+
+    def test_a_fan_in_has_edges_from_its_gate_and_its_members(self, viewer: Client) -> None:
+        root = make_manifest("extract", group=make_group("etl"))
+        for name in "ab":
+            make_dependent(root, name, group=root.group)
+        fan_in = make_dependent(root, "fan-in", group=root.group, fan_in="siblings")
+        expected = {("extract", name) for name in ("a", "b", "fan-in")} | {("a", "fan-in"), ("b", "fan-in")}
+        assert edges(viewer, members_of(root.group)) == expected
+        assert edges(viewer, url_of(Manifest, "change", fan_in.pk)) == expected
+
+    @pytest.mark.parametrize("fan_in", ["siblings", "tree"])
+    def test_a_fan_in_over_many_has_one_edge_from_their_fold(self, viewer: Client, fan_in: str) -> None:
+        root = make_manifest("extract", group=make_group("etl"))
+        make_slices(root, 400)
+        join = make_dependent(root, "fan-in", group=root.group, fan_in=fan_in)
+        fold = f"slice-… {TIMES}400"
+        expected = {("extract", fold), ("extract", "fan-in"), (fold, "fan-in")}
+        for url in (members_of(root.group), url_of(Manifest, "change", join.pk)):
+            assert edges(viewer, url) == expected
+            assert "not drawn" not in text_of(viewer, url)
+
+    def test_joins_of_folded_parents_fold_apart_from_them(self, viewer: Client) -> None:
+        root = make_manifest("extract", group=make_group("etl"))
+        make_slices(root, 400)
+        slices = list(Manifest.objects.filter(depends_on=root).order_by("pk"))
+        shape = {
+            "workflow": "testapp.ping",
+            "schedule_type": "dependent",
+            "run_condition": 1,
+            "is_join": True,
+            "depth": 2,
+        }
+        joins = Manifest.objects.bulk_create(
+            Manifest(external_id=f"join-{at}", group=root.group, **shape) for at in range(400)
+        )
+        Dependency.objects.bulk_create(
+            Dependency(child=join, parent=slices[(at + step) % 400], condition=1)
+            for at, join in enumerate(joins)
+            for step in range(2)
+        )
+        fold, joined = f"slice-… {TIMES}400", f"join-… {TIMES}400"
+        assert edges(viewer, members_of(root.group)) == {("extract", fold), (fold, joined)}
+        assert f"{joined} (joins): 400 idle" in drawn(viewer, members_of(root.group))
+
+    def test_groups_are_connected_by_every_parent_of_a_join(self, viewer: Client) -> None:
+        root = make_manifest("extract", group=make_group("etl"))
+        others = [make_dependent(root, name, group=make_group(name)) for name in ("left", "right")]
+        report = make_join("report", *others, group=make_group("reports"))
+        assert edges(viewer, GRAPH) == {("etl", "left"), ("etl", "right"), ("left", "reports"), ("right", "reports")}
+        assert edges(viewer, members_of(report.group)) == {("left", "report"), ("right", "report")}
+
+    def test_a_parent_that_is_hidden_is_no_parent(
+        self, superuser: Client, diamond: Manifest, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        seen = ManifestAdmin.get_queryset
+        monkeypatch.setattr(
+            ManifestAdmin, "get_queryset", lambda page, request: seen(page, request).exclude(external_id="b")
+        )
+        for url in (members_of(diamond.group), url_of(Manifest, "change", diamond.pk)):
+            assert edges(superuser, url) == {("extract", "a"), ("a", "join"), ("join", "after")}
+
+    def test_what_was_not_read_of_their_edges_is_said(
+        self, viewer: Client, diamond: Manifest, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(load, "MAX_LINKS", 3)
+        url = members_of(diamond.group)
+        assert edges(viewer, url) == {("extract", "a"), ("extract", "b"), ("join", "after")}
+        assert "Some edges to joins were not read" in text_of(viewer, url)
+
+
+class TestWhatAJoinSays:
+    """The words of its page, and of the list."""
+
+    @pytest.fixture
+    def parents(self) -> list[Manifest]:
+        root = make_manifest("extract", group=make_group("etl"))
+        return [make_dependent(root, name, group=root.group) for name in "abc"]
+
+    @pytest.mark.parametrize(
+        ("columns", "words"),
+        [
+            ({}, "after all of 3 manifests"),
+            ({"at_least": 2}, "after at least 2 of 3 manifests"),
+            ({"at_least_percent": 80}, "after at least 80 % of 3 manifests"),
+        ],
+    )
+    def test_a_join_of_several_parents(
+        self, viewer: Client, parents: list[Manifest], columns: dict[str, Any], words: str
+    ) -> None:
+        join = make_join("join", *parents, **columns)
+        page = text_of(viewer, url_of(Manifest, "change", join.pk))
+        assert f"Runs {words}" in page
+        assert "Deadline none" in page
+        for parent in parents:
+            assert url_of(Manifest, "change", parent.pk) in linked(viewer, join)
+        assert words.replace("3 manifests", "its parents") in text_of(viewer, list_of(Manifest))
+
+    @pytest.mark.parametrize(
+        ("columns", "words"),
+        [
+            ({"fan_in": "siblings"}, "fan-in over the other children of extract"),
+            ({"fan_in": "tree"}, "fan-in over all that ends below extract"),
+            ({"fan_in": "tree", "at_least": 2}, "all that ends below extract, if at least 2 of them arrive"),
+        ],
+    )
+    def test_a_fan_in(self, viewer: Client, parents: list[Manifest], columns: dict[str, Any], words: str) -> None:
+        fan_in = make_dependent(parents[0].depends_on, "fan-in", group=parents[0].group, **columns)
+        page = text_of(viewer, url_of(Manifest, "change", fan_in.pk))
+        assert words in page
+        assert "Only after success of its parent" in page
+        assert "Waits for a b c 3 that you may see." in page
+
+    def test_its_options(self, viewer: Client, parents: list[Manifest]) -> None:
+        options = {"deadline_seconds": 5400, "is_eager": True, "runs_again_on_late": True}
+        page = text_of(viewer, url_of(Manifest, "change", make_join("join", *parents, **options).pk))
+        assert "Deadline 1 h 30 min after the run began" in page
+        assert "Eager yes" in page
+        assert "Again on late yes" in page
+
+    def test_of_many_parents_the_first_are_listed(self, viewer: Client, parents: list[Manifest]) -> None:
+        make_slices(parents[0].depends_on, 47)
+        fan_in = make_dependent(parents[0].depends_on, "fan-in", group=parents[0].group, fan_in="siblings")
+        assert "slice-00016 and 30 more 50 that you may see." in text_of(viewer, url_of(Manifest, "change", fan_in.pk))
+
+    def test_what_is_hidden_is_neither_named_nor_counted(
+        self, superuser: Client, parents: list[Manifest], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        seen = ManifestAdmin.get_queryset
+        join = make_join("join", *parents)
+        run = GraphRun.objects.create(scheduled_for=NOW, created_at=NOW, version=10**6)
+        JoinState.objects.create(run=run, join_id=join.pk, open=1)
+        url = url_of(Manifest, "change", join.pk)
+        assert "missing: a (not reached), b (not reached)" in text_of(superuser, url)
+        monkeypatch.setattr(
+            ManifestAdmin, "get_queryset", lambda page, request: seen(page, request).exclude(external_id="b")
+        )
+        page = text_of(superuser, url)
+        assert "after all of 2 manifests" in page
+        assert "b (not reached)" not in page
+        assert "It waits until all that leads to it in a run has ended." in page
+
+
+def linked(client: Client, manifest: Manifest) -> list[str]:
+    """The addresses that the facts of a manifest's page lead to."""
+    page = client.get(url_of(Manifest, "change", manifest.pk)).content.decode()
+    facts = "".join(re.findall(r'<table class="chainsched-facts".*?</table>', page, re.DOTALL))
+    return re.findall(r'href="([^"]+)"', facts)
 
 
 class TestWithoutALayout:

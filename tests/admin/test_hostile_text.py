@@ -16,8 +16,8 @@ from chainsched.domain.states import ExecutionState, QueueStatus, ScheduleType
 from chainsched.models import (
     BulkDecision,
     BulkDecisionItem,
-    CancelledTree,
     DeadLetter,
+    GraphRun,
     Manifest,
     ManifestGroup,
     Metadata,
@@ -104,7 +104,8 @@ def make_hostile(text: str) -> None:
     decided = {"dead_letter": DeadLetter.objects.create(**letter), "outcome": "skipped", "decided_at": NOW}
     bulk_decision = BulkDecision.objects.create(verb="retry", total=1, created_at=NOW, **filled(BulkDecision, text))
     BulkDecisionItem.objects.create(bulk_decision=bulk_decision, **decided, **filled(BulkDecisionItem, text))
-    CancelledTree.objects.create(root_execution=run, cancelled_at=NOW, **filled(CancelledTree, text))
+    began = {"head": manifest, "scheduled_for": NOW, "created_at": NOW, "cancelled_at": NOW}
+    GraphRun.objects.create(**filled(GraphRun, text) | began)
 
 
 def filled(model: type[models.Model], text: str) -> dict[str, Any]:

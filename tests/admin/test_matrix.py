@@ -12,7 +12,17 @@ from django.test import Client
 from django.urls import get_resolver
 
 from chainsched.domain.states import ExecutionState, ScheduleType
-from chainsched.models import BulkDecision, DeadLetter, Manifest, ManifestGroup, Metadata, WorkQueue
+from chainsched.models import (
+    BulkDecision,
+    DeadLetter,
+    GraphRun,
+    JoinState,
+    Manifest,
+    ManifestGroup,
+    Metadata,
+    WorkQueue,
+)
+from chainsched.models.near import RUN_END
 from tests.admin.test_pages import fingerprint
 from tests.admin.world import MODELS, VERBS, client_of, list_of, make_world, url_of
 from tests.factories import NOW, make_execution, make_letter, make_manifest, make_queue_row
@@ -52,13 +62,20 @@ ACTIONS = {
     (Metadata, "cancel"): "cancel_manifest",
     (Metadata, "cancel_tree"): "cancel_manifest",
     (Metadata, "run_again"): "trigger_manifest",
+    (Metadata, "run_from_here"): "trigger_manifest",
+    (GraphRun, "cancel"): "cancel_manifest",
     (WorkQueue, "bring_forward"): "trigger_manifest",
     (WorkQueue, "cancel"): "cancel_manifest",
     (DeadLetter, "retry"): "retry_deadletter",
     (BulkDecision, "cancel"): "retry_deadletter",
     (DeadLetter, "acknowledge"): "acknowledge_deadletter",
 }
-PAGE_ONLY = {(ManifestGroup, "set_limits"), (Manifest, "activate"), (Metadata, "cancel_tree")}
+PAGE_ONLY = {
+    (ManifestGroup, "set_limits"),
+    (Manifest, "activate"),
+    (Metadata, "cancel_tree"),
+    (Metadata, "run_from_here"),
+}
 
 
 def addresses() -> Iterator[tuple[Any, str]]:
@@ -140,11 +157,16 @@ def _fitting(model: Any, action: str) -> Any:
         type(manifest.group).objects.filter(pk=manifest.group_id).update(is_enabled=action != "enable")
     if model in (Manifest, ManifestGroup) and action == "cancel":
         make_queue_row(manifest)
+    is_over = action in ("run_again", "run_from_here")
+    run = GraphRun.objects.create(head=manifest, scheduled_for=NOW, created_at=NOW)
+    end = JoinState.objects.create(run=run, join_id=RUN_END, open=not is_over)
+    item = {"run_id": run.pk, "tokens": [end.pk], "has_tokens": True}
     return {
         ManifestGroup: lambda: manifest.group,
         Manifest: lambda: manifest,
+        GraphRun: lambda: make_execution(manifest, **item).run,
         Metadata: lambda: make_execution(
-            manifest, state=ExecutionState.COMPLETED if action == "run_again" else ExecutionState.PENDING
+            manifest, state=ExecutionState.COMPLETED if is_over else ExecutionState.PENDING, **item
         ),
         WorkQueue: lambda: make_queue_row(manifest),
         DeadLetter: lambda: make_letter(manifest),

@@ -33,36 +33,36 @@ FILL = [
     """INSERT INTO chainsched_manifestgroup (name, priority, is_enabled)
     SELECT 'group ' || i, 0, i <> 99 FROM generate_series(1, 100) i""",
     """INSERT INTO chainsched_manifest (external_id, group_id, workflow, schedule_type, cron_expression, timezone,
-    interval_seconds, once_at, jitter_seconds, exclusions, misfire_policy, run_condition, is_fan_in_continuation,
-    depth, is_enabled, owner, batch, is_declared, is_one_time, retired_at, done_at)
+    interval_seconds, once_at, jitter_seconds, exclusions, misfire_policy, run_condition, is_join, fan_in,
+    is_eager, runs_again_on_late, depth, is_enabled, owner, batch, is_declared, is_one_time, retired_at, done_at)
     SELECT 'job ' || lpad(i::text, 6, '0'), (SELECT min(id) FROM chainsched_manifestgroup) + i %% 100,
     CASE WHEN i %% 30000 = 7 THEN 'etl.rare' ELSE 'etl.w' || i %% 50 END,
     CASE WHEN i %% 30000 = 7 THEN 'once' WHEN i %% 10 = 0 THEN 'cron' ELSE 'interval' END,
     CASE WHEN i %% 10 = 0 AND i %% 30000 <> 7 THEN '0 9 * * *' ELSE '' END, '',
     CASE WHEN i %% 10 = 0 OR i %% 30000 = 7 THEN NULL ELSE 300 END,
-    CASE WHEN i %% 30000 = 7 THEN now() END, 0, '[]', '', 0, false, 0, i %% 1000 <> 1,
+    CASE WHEN i %% 30000 = 7 THEN now() END, 0, '[]', '', 0, false, '', false, false, 0, i %% 1000 <> 1,
     CASE WHEN i %% 30000 = 9 THEN 'rare' ELSE 'project' END, '', true, false,
     CASE WHEN i %% 5000 = 2 THEN now() END, CASE WHEN i %% 30000 = 7 THEN now() END
     FROM generate_series(1, %(manifests)s) i""",
     """INSERT INTO chainsched_manifeststate (manifest_id, next_run_at, due_execution, covered_execution,
-    settled_execution, consecutive_failures, succeeded_execution, dead_lettered_execution, finished_execution)
-    SELECT id, CASE WHEN id %% 5 > 0 THEN now() + id %% 500 * interval '10 minutes' END, 0, 0, 0,
-    CASE WHEN id %% 500 = 0 THEN 1 ELSE 0 END, 0, 0, 0 FROM chainsched_manifest""",
+    consecutive_failures, succeeded_execution, dead_lettered_execution, finished_execution, due_tokens)
+    SELECT id, CASE WHEN id %% 5 > 0 THEN now() + id %% 500 * interval '10 minutes' END, 0, 0,
+    CASE WHEN id %% 500 = 0 THEN 1 ELSE 0 END, 0, 0, 0, '{}' FROM chainsched_manifest""",
     """INSERT INTO chainsched_metadata (external_id, manifest_id, manifest_external_id, group_id, workflow, source,
     state, priority, attempt, claims, scheduled_for, created_at, started_at, ended_at, failure_type, failure_reason,
-    failure_traceback, failure_fingerprint, cancel_requested, causation_id, root_correlation_id)
+    failure_traceback, failure_fingerprint, cancel_requested, causation_id, root_correlation_id, tokens)
     SELECT gen_random_uuid(), m.id, m.external_id, m.group_id, m.workflow, 'schedule', s.state, 0, 1, 1, s.at, s.at,
     s.at, CASE WHEN s.state IN ('completed', 'failed', 'cancelled') THEN s.at END,
-    CASE s.state WHEN 'failed' THEN 'ValueError' ELSE '' END, '', '', '', false, '', ''
+    CASE s.state WHEN 'failed' THEN 'ValueError' ELSE '' END, '', '', '', false, '', '', '{}'
     FROM (SELECT i, CASE WHEN i > %(executions)s - 200 THEN 'in_progress' WHEN i > %(executions)s - 400 THEN 'pending'
         WHEN i %% 100 = 0 THEN 'failed' WHEN i %% 50000 = 1 THEN 'cancelled' ELSE 'completed' END AS state,
         now() - (%(executions)s - i) * interval '1 second' AS at FROM generate_series(1, %(executions)s) i) s
     JOIN chainsched_manifest m ON m.id = (SELECT min(id) FROM chainsched_manifest) + s.i %% %(manifests)s ORDER BY i""",
     """INSERT INTO chainsched_workqueue (manifest_id, manifest_external_id, group_id, workflow, priority, turn, status,
-    scheduled_for, attempt, source, causation_id, root_correlation_id, execution_id, cancel_reason, created_at)
+    scheduled_for, attempt, source, causation_id, root_correlation_id, execution_id, cancel_reason, created_at, tokens)
     SELECT m.id, m.external_id, m.group_id, m.workflow, i %% 20, i, s.status, now(), 1,
     CASE WHEN i %% 10000 = 5 THEN 'trigger' ELSE 'schedule' END, '', '',
-    CASE s.status WHEN 'dispatched' THEN i END, '', now()
+    CASE s.status WHEN 'dispatched' THEN i END, '', now(), '{}'
     FROM (SELECT i, CASE WHEN i > %(queue)s - 20000 THEN 'queued' WHEN i %% 50000 = 3 THEN 'cancelled'
         ELSE 'dispatched' END AS status FROM generate_series(1, %(queue)s) i) s
     JOIN chainsched_manifest m ON m.id = (SELECT min(id) FROM chainsched_manifest) + s.i %% %(manifests)s ORDER BY i""",

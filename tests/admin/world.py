@@ -16,8 +16,8 @@ from chainsched.domain.states import ExecutionState, ScheduleType
 from chainsched.models import (
     BulkDecision,
     BulkDecisionItem,
-    CancelledTree,
     DeadLetter,
+    GraphRun,
     Manifest,
     ManifestGroup,
     Metadata,
@@ -37,7 +37,7 @@ from tests.factories import (
 )
 
 MODELS: tuple[Any, ...] = (
-    CancelledTree,
+    GraphRun,
     DeadLetter,
     BulkDecision,
     BulkDecisionItem,
@@ -84,7 +84,7 @@ def make_world(name: str = "Extract", *, gone: int = GONE) -> Manifest:
         columns = {"manifest_id": manifest_id, "group_id": group.id, "manifest_external_id": name, "input": PAYLOAD}
         make_queue_row(**columns, parent_execution_id=gone, dead_letter_id=gone)
         make_letter(manifest_id=manifest_id, execution_id=failed.id, fingerprint="abc")
-        CancelledTree.objects.create(root_execution_id=failed.id, cancelled_at=NOW)
+        _make_runs(name, manifest_id)
         bulk_decision = BulkDecision.objects.create(verb="retry", total=2, note="back up", created_at=NOW)
         for letter_id, outcome in ((failed.id, "skipped"), (gone, "waiting")):
             at = None if outcome == "waiting" else NOW
@@ -92,6 +92,14 @@ def make_world(name: str = "Extract", *, gone: int = GONE) -> Manifest:
                 bulk_decision=bulk_decision, dead_letter_id=letter_id, outcome=outcome, decided_at=at
             )
     return parent
+
+
+def _make_runs(name: str, head_id: int) -> None:
+    """A run that is open, one that is closed, and one that was cancelled."""
+    over: dict[str, Any] = {"closed_at": NOW}
+    stated: list[dict[str, Any]] = [{}, over, {**over, "cancelled_at": NOW, "cancel_reason": "not needed"}]
+    for columns in stated:
+        GraphRun.objects.create(head_id=head_id, head_external_id=name, scheduled_for=NOW, created_at=NOW, **columns)
 
 
 def _failed(name: str, manifest_id: int, process_id: int, *, group_id: int) -> Metadata:
@@ -111,6 +119,7 @@ def _failed(name: str, manifest_id: int, process_id: int, *, group_id: int) -> M
         failure_traceback=f"ValueError: {CANARY} password=swordfish",
         started_at=NOW,
         claimed_at=NOW,
+        is_tree_cancelled=True,
     )
 
 

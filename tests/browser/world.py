@@ -15,7 +15,7 @@ from chainsched.domain.statistics import Share, hour_of
 from chainsched.models import (
     BulkDecision,
     BulkDecisionItem,
-    CancelledTree,
+    GraphRun,
     HourlyStatistic,
     Manifest,
     ManifestGroup,
@@ -84,7 +84,7 @@ class Night:
         return NamedLock.objects.create(name="dispatch", turned_at=ago(seconds=1))
 
     def _etl(self) -> None:
-        """A chain for Europe that is under way, and one for America whose tree was cancelled."""
+        """A chain for Europe that is under way, and one for America whose run was cancelled."""
         group = make_group("etl-eu", max_active_jobs=4, priority=10)
         extract = self._timed("etl-eu-extract", group, "shop.extract", every=3600)
         transform = make_dependent(extract, "etl-eu-transform", group=group, workflow="shop.transform")
@@ -112,16 +112,23 @@ class Night:
 
         us = make_group("etl-us", max_active_jobs=4, priority=10)
         extract_us = self._timed("etl-us-extract", us, "shop.extract", every=3600)
-        stopped = self._run(
+        at = {"scheduled_for": ago(minutes=50), "created_at": ago(minutes=50), "closed_at": ago(minutes=49)}
+        run = GraphRun.objects.create(
+            head=extract_us,
+            head_external_id=extract_us.external_id,
+            cancelled_at=ago(minutes=49),
+            cancel_reason="wrong day",
+            **at,
+        )
+        self.of["graphrun"] = run
+        self._run(
             extract_us,
             ExecutionState.CANCELLED,
             started_at=ago(minutes=50),
             ended_at=ago(minutes=49),
             cancel_requested=True,
             cancel_reason="wrong day",
-        )
-        self.of["cancelledtree"] = CancelledTree.objects.create(
-            root_execution_id=stopped.pk, cancelled_at=ago(minutes=49), reason="wrong day"
+            run=run,
         )
 
     def _syncs(self) -> None:

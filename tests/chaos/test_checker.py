@@ -7,7 +7,7 @@ import pytest
 
 from chaos import figures
 from chaos.checker import INVARIANTS, judge
-from chaos.evidence import Evidence, Execution, Letter, Queued
+from chaos.evidence import Evidence, Execution, Letter, Passage, Queued, Waiting
 from chaos.fleet import Exit, Freeze
 from chaos.witness import Run
 from chaos.workload import Expected
@@ -34,7 +34,19 @@ def execution(id, manifest="job", *, begin=0.0, end=1.0, state="completed", pare
         ended_at=None if end is None else at(end),
         failure_type=options.get("failure", ""),
         output={"pid": options.get("worker", 7), "woken": options.get("woken", [])} if state == "completed" else None,
+        run=options.get("run", 1),
+        taken_over=options.get("taken_over", ()),
     )
+
+
+def waiting(join="joined", *, run=1, open=0, outcome="fired", decided=3.0):
+    decided_at = None if decided is None else at(decided)
+    return Waiting(run, join, open, outcome, firings=int(outcome == "fired"), decided_at=decided_at)
+
+
+def passage(id=1, *, head="parent", closed=9.0, cancelled=None):
+    closed_at, cancelled_at = (None if moment is None else at(moment) for moment in (closed, cancelled))
+    return Passage(id, head, closed_at, cancelled_at)
 
 
 def run(execution_id, manifest="job", *, begin=0.0, end=1.0, member="worker-1", pid=7):
@@ -92,9 +104,27 @@ def family(*children, **parts):
     )
 
 
-CHILD = Expected("child", "broad", parent="parent")
-JOINED = Expected("joined", "broad", parent="parent", is_continuation=True)
-WOKEN = Expected("child", "broad", parent="parent", is_activated=True, is_exact=False)
+def joined(*, letters=(), passages=None, **rows):
+    """A parent, a child of it that ran from 2 to 3, and a fan-in over both that ran from 4 to 5; rows as stated."""
+    child = rows.pop("child", execution(2, "child", begin=2, end=3, parent=1))
+    after = rows.pop("after", execution(3, "joined", begin=4, end=5, parent=2))
+    return family(
+        rows.pop("expected_child", CHILD),
+        rows.pop("expected", JOINED),
+        executions=[row for row in (child, after) if row is not None],
+        passages=[passage()] if passages is None else passages,
+        waiting=rows.pop("waiting", [waiting()]),
+        letters=letters,
+        **rows,
+    )
+
+
+CHILD = Expected("child", "broad", parent="parent", head="parent")
+JOINED = Expected("joined", "broad", parent="parent", head="parent", members=["child"])
+BOTH = Expected("joined", "broad", head="parent", members=["child", "other"])
+WOKEN = Expected("child", "broad", parent="parent", head="parent", is_activated=True, is_exact=False)
+NEVER = replace(JOINED, runs=0)
+GIVEN_UP = Letter("child", 2, "awaiting_intervention", at(3))
 POISON = Expected("job", "tight", is_poison=True)
 LETTER = Letter("job", 1, "awaiting_intervention", at(1))
 
@@ -216,6 +246,47 @@ NOTICED = [
         id="a dependent without a cause",
     ),
     pytest.param(
+        "dependents are not doubled",
+        family(
+            CHILD,
+            executions=[execution(n, "child", begin=n, end=n + 0.5, parent=1, due=n, run=1) for n in (2, 3)],
+        ),
+        id="a dependent that completed twice in one run",
+    ),
+    pytest.param(
+        "dependents are not doubled",
+        joined(after=execution(3, "joined", begin=4, end=5, parent=99)),
+        id="a join without a cause",
+    ),
+    pytest.param(
+        "dependents are not lost",
+        evidence(
+            replace(Expected("parent", "broad"), runs=2),
+            replace(CHILD, is_exact=False),
+            executions=[
+                execution(1, "parent", group="broad"),
+                execution(2, "parent", group="broad", begin=2, end=3, due=2, run=2),
+                execution(3, "child", group="broad", begin=4, end=5, parent=2, run=2),
+            ],
+        ),
+        id="a run that the dependent's execution does not name",
+    ),
+    pytest.param(
+        "dependents are not lost",
+        evidence(Expected("parent", "broad"), CHILD, executions=[execution(1, "parent", run=None)]),
+        id="a success in no run",
+    ),
+    pytest.param(
+        "dependents are not lost",
+        evidence(
+            Expected("parent", "broad", is_poison=True),
+            replace(CHILD, follows_any_outcome=True),
+            executions=[execution(1, "parent", state="failed")],
+            letters=[Letter("parent", 1, "awaiting_intervention", at(1))],
+        ),
+        id="a failure that no dependent followed that should",
+    ),
+    pytest.param(
         "dependents begin after their parents",
         family(
             CHILD,
@@ -230,17 +301,81 @@ NOTICED = [
         id="a child that was woken and never ran",
     ),
     pytest.param(
-        "continuations wait for all parts",
-        family(
-            CHILD,
+        "joins wait for all parts",
+        joined(child=execution(2, "child", begin=2, end=4.5, parent=1)),
+        id="a join before its member's part",
+    ),
+    pytest.param(
+        "joins wait for all parts",
+        joined(child=execution(2, "child", begin=2, end=3, parent=1, run=9)),
+        id="a join after a member's part in another run",
+    ),
+    pytest.param(
+        "joins wait for all parts",
+        joined(
+            child=execution(2, "child", begin=2, end=4.5, parent=1, state="failed"),
+            letters=[replace(GIVEN_UP, dead_lettered_at=at(4.5))],
+        ),
+        id="a join before its member was given up",
+    ),
+    pytest.param(
+        "joins wait for all parts",
+        joined(
+            expected_child=replace(CHILD, parent=None, members=["parent"]),
+            child=None,
+            waiting=[waiting(), waiting("child", outcome="short", decided=4.5)],
+        ),
+        id="a join before a join inside of it was decided",
+    ),
+    pytest.param(
+        "joins run with enough",
+        joined(expected=replace(JOINED, at_least=2)),
+        id="a join with too few arrivals",
+    ),
+    pytest.param(
+        "joins run with enough",
+        joined(
+            expected=replace(JOINED, at_least=1, is_early=True),
+            child=execution(2, "child", begin=2, end=4.5, parent=1),
+        ),
+        id="an early join before its first arrival",
+    ),
+    pytest.param(
+        "joins run with enough",
+        evidence(
+            Expected("parent", "broad", is_poison=True),
+            replace(CHILD, follows_any_outcome=True),
             JOINED,
             executions=[
-                execution(2, "child", begin=2, end=4, parent=1),
-                execution(3, "joined", begin=3, end=5, parent=1),
+                execution(1, "parent", state="failed"),
+                execution(2, "child", begin=2, end=3, parent=1),
+                execution(3, "joined", begin=4, end=5, parent=2),
             ],
         ),
-        id="a continuation before its sibling's part",
+        id="a fan-in without its gate",
     ),
+    pytest.param(
+        "joins run with enough",
+        joined(after=execution(3, "joined", begin=4, parent=2, run=None)),
+        id="a join in no run",
+    ),
+    pytest.param("joins cover every run", joined(after=None), id="a join that never ran"),
+    pytest.param("joins cover every run", joined(waiting=[]), id="a run without the join"),
+    pytest.param("joins cover every run", joined(waiting=[waiting(outcome="waiting")]), id="a join that still waits"),
+    pytest.param("joins cover every run", joined(waiting=[waiting(outcome="short")]), id="a join that had enough"),
+    pytest.param(
+        "joins cover every run",
+        joined(expected=replace(NEVER, at_least=2), after=None),
+        id="a join that ran by its row and had too little",
+    ),
+    pytest.param(
+        "joins cover every run",
+        joined(after=execution(3, "joined", begin=4, end=5, parent=2, run=2)),
+        id="a run that the join's execution does not name",
+    ),
+    pytest.param("runs come to their end", joined(passages=[passage(closed=None)]), id="a run that is open"),
+    pytest.param("runs come to their end", joined(waiting=[waiting(), waiting("", open=1)]), id="an item that is open"),
+    pytest.param("runs come to their end", held(notes=["note to manifest 7"]), id="a note"),
     pytest.param("dead letters are for poison", evidence(POISON), id="poison without a letter"),
     pytest.param("dead letters are for poison", held(letters=[LETTER]), id="a job that is no poison with a letter"),
     pytest.param("terminal rows are final", held(changed=["execution #1 was changed"]), id="a row that changed"),
@@ -370,9 +505,53 @@ EXCUSED = [
                 execution(2, "child", begin=2, end=3, parent=1, state="failed"),
                 execution(3, "joined", begin=4, end=5, parent=1),
             ],
-            letters=[Letter("child", 2, "awaiting_intervention", at(3))],
+            letters=[GIVEN_UP],
         ),
-        id="a continuation after a sibling that was dead-lettered",
+        id="a join after a member that was dead-lettered",
+    ),
+    pytest.param(joined(), id="a join that ran after its members"),
+    pytest.param(
+        joined(expected=replace(JOINED, is_early=True), after=execution(3, "joined", begin=2.5, end=2.8, parent=1)),
+        id="an early join before its last member",
+    ),
+    pytest.param(
+        family(
+            replace(CHILD, is_poison=True),
+            replace(CHILD, manifest="other", parent="child", runs=0),
+            replace(JOINED, members=["other"]),
+            executions=[
+                execution(2, "child", begin=2, end=3, parent=1, state="failed"),
+                execution(3, "joined", begin=4, end=5, parent=1),
+            ],
+            letters=[GIVEN_UP],
+            passages=[passage()],
+            waiting=[waiting()],
+        ),
+        id="a join after a chain that broke",
+    ),
+    pytest.param(
+        family(
+            replace(CHILD, is_poison=True),
+            replace(CHILD, manifest="other"),
+            replace(BOTH, runs=0),
+            executions=[
+                execution(2, "child", begin=2, end=3, parent=1, state="failed"),
+                execution(3, "other", begin=2, end=3, parent=1),
+            ],
+            letters=[GIVEN_UP],
+            passages=[passage()],
+            waiting=[waiting(outcome="short")],
+        ),
+        id="a join that needs all and is short of one",
+    ),
+    pytest.param(
+        joined(
+            expected=NEVER,
+            after=None,
+            passages=[passage(cancelled=3.0)],
+            waiting=[waiting(outcome="cancelled")],
+        ),
+        id="a join in a run that was cancelled",
     ),
     pytest.param(
         evidence(
@@ -380,8 +559,8 @@ EXCUSED = [
             replace(CHILD, is_exact=False),
             executions=[
                 execution(1, "parent", group="broad"),
-                execution(2, "parent", group="broad", begin=2, end=3, due=2),
-                execution(3, "child", group="broad", begin=4, end=5, parent=2),
+                execution(2, "parent", group="broad", begin=2, end=3, due=2, run=2),
+                execution(3, "child", group="broad", begin=4, end=5, parent=2, run=2, taken_over=[1]),
             ],
         ),
         id="one run for two successes of the parent",

@@ -58,7 +58,7 @@ def test_everything_declared_is_expected_and_the_other_way_round():
     declared = {declaration.external_id: declaration for declaration in built.schedules.expand()}
     assert set(declared) == set(built.expected)
     for name, item in built.expected.items():
-        assert declared[name].depends_on == item.parent
+        assert list(declared[name].parents) == ([item.parent] if item.parent else sorted(item.members))
         assert declared[name].group.name == item.group
 
 

@@ -8,10 +8,10 @@ import pytest
 
 from chainsched.db.clock import database_now, stop_clock
 from chainsched.domain.states import ExecutionState
-from chainsched.models import ManifestState, Metadata, WorkQueue
+from chainsched.models import DueNote, GraphRun, JoinNote, JoinState, ManifestState, Metadata, TakenOver, WorkQueue
 from chaos import rows
 from chaos.fleet import SCHEDULER, WORKER
-from tests.factories import NOW, make_execution, make_manifest, make_process, make_queue_row
+from tests.factories import NOW, make_dependent, make_execution, make_manifest, make_process, make_queue_row
 
 pytestmark = pytest.mark.django_db
 
@@ -78,3 +78,43 @@ def test_it_is_quiet_when_nothing_is_queued_under_way_or_due():
     assert rows.is_quiet()
     ManifestState.objects.update(next_run_at=database_now())
     assert not rows.is_quiet()
+
+
+@pytest.mark.parametrize(
+    "leave",
+    [
+        pytest.param(lambda: DueNote.objects.create(child_id=1), id="a note to a dependent"),
+        pytest.param(lambda: JoinNote.objects.create(state_id=1), id="a note to a join"),
+        pytest.param(lambda: GraphRun.objects.create(scheduled_for=NOW, created_at=NOW), id="an open run"),
+    ],
+)
+def test_it_is_not_quiet_while_there_is(leave):
+    assert rows.is_quiet()
+    leave()
+    assert not rows.is_quiet()
+
+
+def test_an_execution_names_all_runs_that_it_stands_for():
+    execution = make_execution(make_manifest(state={}), run_id=8)
+    TakenOver.objects.create(run_id=7, execution_id=execution.id)
+    (found,) = rows.executions()
+    assert found.runs == {7, 8}
+
+
+def test_runs_of_the_graph_and_their_joins_are_read_by_name():
+    head = make_manifest("head", state={})
+    joined = make_dependent(head, "joined", fan_in="siblings")
+    run = GraphRun.objects.create(head=head, head_external_id="head", scheduled_for=NOW, created_at=NOW)
+    for join_id in (joined.id, 0):
+        JoinState.objects.create(run=run, join_id=join_id, open=1)
+    assert [(passage.id, passage.head, passage.closed_at) for passage in rows.passages()] == [(run.id, "head", None)]
+    assert [(row.run, row.join, row.open, row.outcome) for row in rows.waiting()] == [
+        (run.id, "joined", 1, "waiting"),
+        (run.id, "", 1, "waiting"),
+    ]
+
+
+def test_notes_that_are_left_are_named():
+    DueNote.objects.create(child_id=3)
+    JoinNote.objects.create(state_id=4)
+    assert rows.notes() == ["note to manifest 3", "note to JoinState 4"]

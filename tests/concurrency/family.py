@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 from chainsched import Cron, GiveUp, RunCondition
 from chainsched.domain import outcomes
 from chainsched.domain.outcomes import Finished, Outcome
+from chainsched.domain.results import Cancelled
 from chainsched.flow.maintain.reap import reap
 from chainsched.flow.maintain.recall import recall
 from chainsched.flow.run.activate import activate
 from chainsched.flow.run.claim import claim, hand_back
 from chainsched.flow.run.dispatch import dispatch
 from chainsched.flow.run.evaluate import evaluate
+from chainsched.flow.run.fold_notes import fold_notes
 from chainsched.flow.run.record import record
-from chainsched.models import DeadLetter, Manifest, ManifestGroup, Metadata, Process
+from chainsched.flow.run.settle import settle
+from chainsched.models import DeadLetter, GraphRun, Manifest, ManifestGroup, Metadata, Process, WorkQueue
 from chainsched.registry import registry
+from chainsched.runtime.loops import manager
 from chainsched.testing import Workbench
 from tests.drive import manifest
 from tests.factories import make_process
 from tests.testapp import workflows
 
+MINUTE = timedelta(minutes=1)
 HOURLY = Cron.hourly(minute=5)
 COMPLETED = outcomes.completed("pong")
 HOPELESS = outcomes.raised(GiveUp("the source is gone"))
@@ -84,6 +90,44 @@ class Family:
         manifest("a").trigger(delay=0.001)
         self.bench.advance(seconds=1)
 
+    def one_member_has_ended(self) -> None:
+        self.members_run()
+        self.end("a")
+
+    def last_note_waits(self) -> None:
+        """All members have ended, and nothing is decided yet."""
+        self.members_run()
+        self.end("a", "b")
+
+    def join_has_fired(self) -> None:
+        """It is decided, and its manifest has a note that waits."""
+        self.last_note_waits()
+        fold_notes(now=self.bench.now)
+
+    def two_runs_overlap(self) -> None:
+        """The members wait in the queue for one run, and the parent runs again."""
+        self.members_wait()
+        for name in ("a", "b"):
+            WorkQueue.objects.queued().filter(manifest_external_id=name).update(not_before=self.bench.now + MINUTE)
+        manifest("parent").trigger()
+        self.start()
+
+    def members_wait_for_two_runs(self) -> None:
+        self.two_runs_overlap()
+        self.end("parent")
+
+    def members_run_for_two_runs(self) -> None:
+        self.members_wait_for_two_runs()
+        self.bench.advance(minutes=1)
+        self.start()
+
+    def member_is_off_and_due(self) -> None:
+        """The other one has ended: only what is off may hold the decision up."""
+        self.members_are_due()
+        manifest("a").disable()
+        self.start()
+        self.end("b")
+
     def member_is_given_up(self) -> None:
         self.members_run()
         self.record("a", result=HOPELESS)()
@@ -114,6 +158,11 @@ class Family:
         for name in ("x", "y"):
             Manifest.objects.schedule(workflows.ping, name, None, None, group="g")
 
+    def one_alone_runs(self) -> None:
+        """Nothing depends on it: it is in no run of the graph."""
+        Manifest.objects.schedule(workflows.ping, "alone", None, None, group="g").trigger()
+        self.start()
+
     def deploy_waits(self) -> None:
         """Of code without a, and with somebody new."""
         self.parent_runs()
@@ -142,8 +191,28 @@ class Family:
     def evaluate(self) -> int:
         return evaluate(now=self.bench.now).queued
 
+    def settle(self) -> int:
+        return settle(now=self.bench.now)
+
+    def turn(self) -> int:
+        """Of a manager: the notes, then what is due."""
+        return manager.turn(self.bench.now).did
+
+    def cancel_run(self) -> Cancelled:
+        """Of the first one."""
+        return GraphRun.objects.earliest("id").cancel()
+
+    def cancel_below(self, name: str) -> Call:
+        """Of an execution that runs, with what follows from it."""
+        execution = Metadata.objects.active().get(manifest_external_id=name)
+        return lambda: execution.cancel(tree=True)
+
     def dispatch(self) -> int:
         return len(dispatch(workflows=registry.names(), now=self.bench.now).execution_ids)
+
+    def dispatch_later(self) -> int:
+        """When the time of rows that were put off has come."""
+        return len(dispatch(workflows=registry.names(), now=self.bench.now + MINUTE).execution_ids)
 
     def claim(self, worker: Process | None = None) -> Call:
         names = registry.names()

@@ -6,24 +6,24 @@ from typing import Any, NamedTuple
 import pytest
 from django.db import transaction
 
-from chainsched.db import locks
 from chainsched.db.clock import database_now
-from chainsched.domain.states import ExecutionState
+from chainsched.domain.joins import JoinOutcome
 from chainsched.flow.run.claim import claim
 from chainsched.flow.run.dispatch import dispatch
-from chainsched.models import Manifest, ManifestGroup, ManifestState, Metadata, NamedLock, WorkQueue
+from chainsched.models import GraphRun, Manifest, ManifestGroup, Metadata, NamedLock
 from chainsched.models.named_lock import DISPATCH
 from tests.concurrency.family import Call, Family, add_one_time_child, depend, join_group, remove
+from tests.concurrency.gathering import Gathering
 from tests.concurrency.interleaving import Actor, actors, interleave
 from tests.concurrency.threads import at_once
 from tests.drive import manifest, new_bench
-from tests.factories import make_dependent, make_execution, make_manifest, make_process, make_queue_row
+from tests.factories import make_execution, make_manifest, make_process, make_queue_row
 from tests.waiting import wait_until
 
 pytestmark = [
     pytest.mark.postgres,
     pytest.mark.django_db(transaction=True),
-    pytest.mark.usefixtures("patience"),
+    pytest.mark.usefixtures("patience", "no_deadlock"),
 ]
 
 
@@ -31,14 +31,6 @@ pytestmark = [
 def family() -> Iterator[Family]:
     with new_bench() as bench:
         yield Family(bench)
-
-
-@pytest.fixture(autouse=True)
-def no_deadlock(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Deadlocks are survived by trying again, so nothing else would tell of them."""
-    with caplog.at_level("INFO", logger="chainsched.flow.transactions"):
-        yield
-    assert "busy" not in caplog.text
 
 
 def test_manager_against_manager(family):
@@ -89,7 +81,7 @@ def test_record_against_record_of_the_same_execution(family):
 def test_record_against_record_of_the_last_two_members_of_a_fan_in(family):
     family.members_run()
     tried = interleave(family.bench, family.record("a"), family.record("b"))
-    assert tried.waits > 5, "both lock the continuation"
+    assert tried.waits == 0, "neither waits for the other"
 
 
 def test_retry_against_retry(family):
@@ -125,8 +117,59 @@ NAMED = [
     Race("record", "reap", Family.worker_is_silent, lambda f: (f.record("a", "parent"), f.reap)),
     Race("activate", "reap", Family.worker_is_silent, lambda f: (f.activate(), f.reap)),
     Race("recall", "cancel", Family.members_are_dispatched, lambda f: (f.recall, manifest("a").cancel)),
+    Race("settle", "record of the last member", Family.one_member_has_ended, lambda f: (f.settle, f.record("b"))),
+    Race("settle", "cancel of the run", Family.last_note_waits, lambda f: (f.settle, f.cancel_run)),
+    Race("cancel of a run", "settle", Family.last_note_waits, lambda f: (f.cancel_run, f.settle)),
+    Race("disable", "settle", Family.last_note_waits, lambda f: (manifest("join").disable, f.settle)),
+    Race("settle", "enable", Family.member_is_off_and_due, lambda f: (f.settle, manifest("a").enable)),
+    Race("record of a parent", "dispatch", Family.two_runs_overlap, lambda f: (f.record("parent"), f.dispatch_later)),
 ]
 OTHERS = [
+    Race("first dependent", "record", Family.one_alone_runs, lambda f: (depend("x", on="alone"), f.record("alone"))),
+    Race(
+        "first child",
+        "record",
+        Family.one_alone_runs,
+        lambda f: (add_one_time_child("x", by="alone"), f.record("alone")),
+    ),
+    Race("cancel below", "record", Family.members_run, lambda f: (f.cancel_below("a"), f.record("a"))),
+    Race("cancel below", "record of a sibling", Family.members_run, lambda f: (f.cancel_below("a"), f.record("b"))),
+    Race("cancel below", "settle", Family.one_member_has_ended, lambda f: (f.cancel_below("b"), f.settle)),
+    Race("settle", "settle", Family.last_note_waits, lambda f: (f.settle, f.settle)),
+    Race("turn", "turn", Family.last_note_waits, lambda f: (f.turn, f.turn)),
+    Race("turn", "record of the last member", Family.one_member_has_ended, lambda f: (f.turn, f.record("b"))),
+    Race("consume", "trigger", Family.join_has_fired, lambda f: (f.settle, manifest("join").trigger)),
+    Race("consume", "disable", Family.join_has_fired, lambda f: (f.settle, manifest("join").disable)),
+    Race("consume", "remove", Family.join_has_fired, lambda f: (f.settle, remove("join"))),
+    Race("consume", "disable of a group", Family.join_has_fired, lambda f: (f.settle, f.group.disable)),
+    Race("consume", "cancel of the run", Family.join_has_fired, lambda f: (f.settle, f.cancel_run)),
+    Race("settle", "remove of a member", Family.one_member_has_ended, lambda f: (f.settle, remove("b"))),
+    Race("settle", "disable of a member", Family.members_wait, lambda f: (f.settle, manifest("a").disable)),
+    Race("settle", "cancel of a member", Family.members_wait, lambda f: (f.settle, manifest("a").cancel)),
+    Race("settle", "record of the parent", Family.two_runs_overlap, lambda f: (f.settle, f.record("parent"))),
+    Race("settle", "retry", Family.member_is_given_up, lambda f: (f.settle, f.letter.retry)),
+    Race("settle", "seed", Family.deploy_waits_while_members_are_due, lambda f: (f.settle, f.bench.seed)),
+    Race("cancel of a run", "record", Family.members_run, lambda f: (f.cancel_run, f.record("a"))),
+    Race("cancel of a run", "record of the parent", Family.parent_runs, lambda f: (f.cancel_run, f.record("parent"))),
+    Race("cancel of a run", "evaluate", Family.members_are_due, lambda f: (f.cancel_run, f.evaluate)),
+    Race("cancel of a run", "dispatch", Family.members_wait, lambda f: (f.cancel_run, f.dispatch)),
+    Race("cancel of a run", "claim", Family.members_are_dispatched, lambda f: (f.cancel_run, f.claim())),
+    Race("cancel of a run", "cancel of the run", Family.members_wait, lambda f: (f.cancel_run, f.cancel_run)),
+    Race("cancel of a run", "retry", Family.member_is_given_up, lambda f: (f.cancel_run, f.letter.retry)),
+    Race("cancel of a run", "trigger", Family.members_are_due, lambda f: (f.cancel_run, manifest("a").trigger)),
+    Race("cancel of a run", "remove", Family.members_run, lambda f: (f.cancel_run, remove("a"))),
+    Race("cancel of a run", "taking over", Family.two_runs_overlap, lambda f: (f.cancel_run, f.record("parent"))),
+    Race("cancel of a run", "another run", Family.members_wait_for_two_runs, lambda f: (f.cancel_run, f.turn)),
+    Race("cancel of a run", "record", Family.members_run_for_two_runs, lambda f: (f.cancel_run, f.record("a"))),
+    Race("record", "record", Family.members_run_for_two_runs, lambda f: (f.record("a"), f.record("b"))),
+    Race("record", "settle", Family.members_run_for_two_runs, lambda f: (f.record("a", "b"), f.settle)),
+    Race("taking over", "cancel", Family.two_runs_overlap, lambda f: (f.record("parent"), manifest("a").cancel)),
+    Race("taking over", "disable", Family.two_runs_overlap, lambda f: (f.record("parent"), manifest("a").disable)),
+    Race("taking over", "trigger", Family.two_runs_overlap, lambda f: (f.record("parent"), manifest("a").trigger)),
+    Race("enable", "settle", Family.member_is_off_and_due, lambda f: (manifest("a").enable, f.settle)),
+    Race("enable", "turn", Family.member_is_off_and_due, lambda f: (manifest("a").enable, f.turn)),
+    Race("enable of a group", "settle", Family.group_is_off, lambda f: (f.group.enable, f.settle)),
+    Race("disable of a group", "settle", Family.last_note_waits, lambda f: (f.group.disable, f.settle)),
     Race("cancel", "record of the parent", Family.all_run, lambda f: (manifest("a").cancel, f.record("parent"))),
     Race("cancel", "dispatch", Family.members_wait, lambda f: (manifest("a").cancel, f.dispatch)),
     Race("cancel", "claim", Family.members_are_dispatched, lambda f: (manifest("a").cancel, f.claim())),
@@ -214,15 +257,13 @@ def test_in_every_interleaving(family, race, is_turned):
     assert tried.stops > 1
 
 
-def test_a_trigger_inside_a_long_transaction_delays_nobody_but_the_end_of_its_parent(family, monkeypatch):
-    """A dependent's state is among what the record of its parent locks; that one result is brought again later."""
-    for name in ("LOCK_TIMEOUT", "SHORT_LOCK_TIMEOUT"):
-        monkeypatch.setattr(locks, name, "200ms")
+def test_a_trigger_inside_a_long_transaction_delays_nothing(family):
+    """Not even the end of its parent: what it makes due waits in a note."""
     family.all_run()
     family.end("a")
     Manifest.objects.filter(external_id="after").update(is_enabled=False)
     meanwhile: list[Call] = [
-        family.evaluate,
+        family.turn,
         family.dispatch,
         family.claim(),
         family.reap,
@@ -230,8 +271,9 @@ def test_a_trigger_inside_a_long_transaction_delays_nobody_but_the_end_of_its_pa
         manifest("join").trigger,
         family.activate(),
         family.bench.seed,
+        family.record("parent"),
+        family.turn,
     ]
-    of_parent = family.record("parent")
     with actors(1) as (other,):
         with transaction.atomic():
             manifest("a").trigger()
@@ -239,10 +281,7 @@ def test_a_trigger_inside_a_long_transaction_delays_nobody_but_the_end_of_its_pa
                 other.start(call)
                 assert not is_held_up(other), call
                 other.result()
-            other.start(of_parent)
-            assert other.result() == [], "it gave up waiting and keeps its result"
-        other.start(of_parent)
-        assert len(other.result()) == 1
+        family.claim()()
     family.bench.drain()
     assert Metadata.objects.filter(manifest_external_id="a").count() == 3, "for the parent, on demand, and again"
 
@@ -292,20 +331,16 @@ def test_a_worker_takes_its_time_after_its_lock():
 
 
 @pytest.mark.slow
-def test_the_last_two_members_of_a_fan_in_that_end_at_one_barrier_fire_it_once_two_hundred_times(family):
-    for _ in range(200):
-        worker, parent = make_process(), make_manifest(state={})
-        cause = make_execution(parent, state=ExecutionState.COMPLETED)
-        numbers = {"due_execution": cause.id, "covered_execution": cause.id, "outstanding_for": parent.id}
-        members = [make_dependent(parent, state=numbers) for _ in range(2)]
-        join = make_dependent(parent, is_fan_in_continuation=True, state={"due_execution": cause.id})
-        for member in members:
-            make_execution(member, state=ExecutionState.IN_PROGRESS, process=worker)
-        family.worker = worker
-        ended = at_once(*(family.record(member.external_id) for member in members))
-        assert [len(ids) for ids in ended] == [1, 1]
-        assert ManifestState.objects.get(manifest=join).next_run_at == family.bench.now
-        assert family.evaluate() <= 2, "the continuation, and once the family's parent"
-        assert WorkQueue.objects.filter(manifest=join).count() == 1
-        assert WorkQueue.objects.get(manifest=join).parent_execution_id == cause.id
-        assert family.evaluate() == 0
+def test_the_last_two_members_of_a_fan_in_that_end_at_one_barrier_fire_it_once_a_hundred_times(family):
+    gathering = Gathering(family.bench, members=2, name="of-two-")
+    for number in range(1, 101):
+        gathering.members_run()
+        calls: list[Call] = [gathering.recording("m-0"), gathering.recording("m-1"), family.settle]
+        one, other, _ = at_once(*calls)
+        assert len(one) == len(other) == 1
+        family.settle()
+        assert (gathering.state().outcome, gathering.firings()) == (JoinOutcome.FIRED, number)
+        gathering.start()
+        gathering.end("join")
+        family.settle()
+    assert not GraphRun.objects.open().filter(head=gathering.head.id).exists()

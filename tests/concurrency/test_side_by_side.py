@@ -1,7 +1,6 @@
 """Loops and processes side by side on real connections: nothing doubled, nothing lost, limits exact."""
 
 from collections import Counter
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from chainsched import Every, ManifestItem
 from chainsched.db import locks
 from chainsched.domain import outcomes
+from chainsched.domain.joins import JoinOutcome
 from chainsched.domain.outcomes import Finished
 from chainsched.domain.states import BulkDecisionStatus, BulkDecisionVerb, ExecutionState
 from chainsched.flow.operate.bulk_decisions import carry_out, request_bulk_decision
@@ -20,15 +20,18 @@ from chainsched.flow.run.claim import begin, claim, note_progress, release
 from chainsched.flow.run.dispatch import dispatch
 from chainsched.flow.run.evaluate import evaluate
 from chainsched.flow.run.record import record
+from chainsched.flow.run.settle import settle
 from chainsched.flow.schedule.declare import Schedules
 from chainsched.flow.schedule.seed import seed
 from chainsched.flow.transactions import transact
-from chainsched.models import BulkDecision, Manifest, ManifestState, Metadata, NamedLock, WorkQueue
+from chainsched.models import BulkDecision, GraphRun, Manifest, ManifestState, Metadata, NamedLock, WorkQueue
 from chainsched.models.named_lock import DISPATCH
+from tests.concurrency.gathering import Gathering
+from tests.concurrency.rules import check_rules
 from tests.concurrency.threads import at_once
+from tests.drive import executions_of, manifest, new_bench
 from tests.factories import (
     NOW,
-    make_dependent,
     make_execution,
     make_group,
     make_letter,
@@ -130,34 +133,33 @@ def finish(execution, process):
 
 
 def test_a_parent_and_its_dependent_that_end_together_lose_nothing():
-    process = make_process()
-    for _ in range(25):
-        parent = make_manifest(state={})
-        child = make_dependent(parent)
-        running = {"state": ExecutionState.IN_PROGRESS, "process": process}
-        of_child, of_parent = make_execution(child, **running), make_execution(parent, **running)
-        at_once(finish(of_parent, process), finish(of_child, process))
-        state = ManifestState.objects.get(manifest=child)
-        assert (state.due_execution, state.covered_execution) == (of_parent.id, 0)
-        assert state.next_run_at == NOW
-        ManifestState.objects.update(next_run_at=None)
+    with new_bench() as bench:
+        gathering = Gathering(bench, members=1)
+        gathering.members_run()
+        for number in range(2, 27):
+            gathering.head_runs()
+            of_head = gathering.recording("head")
+            ((of_parent,), (_,)) = at_once(of_head, gathering.recording("m-0"))
+            settle(now=bench.now)
+            state = ManifestState.objects.get(manifest=gathering.member(0))
+            assert (state.due_execution, state.next_run_at) == (of_parent, bench.now)
+            gathering.start()
+            assert Metadata.objects.get(id=gathering.running_members()[0]).parent_execution_id == of_parent
+            assert GraphRun.objects.filter(head=gathering.head.id).count() == number
 
 
 def test_many_parents_of_overlapping_families_are_recorded_without_deadlock():
-    process = make_process()
-    parents = [make_manifest(state={}) for _ in range(30)]
-    for parent in parents:
-        make_dependent(parent)
-        make_dependent(parent)
-    running = [make_execution(parent, state=ExecutionState.IN_PROGRESS, process=process) for parent in parents]
-    finished = [Finished(execution.id, outcomes.completed(None)) for execution in running]
-
-    def part(items):
-        return lambda: record(items, by=process, now=NOW + timedelta(seconds=1))
-
-    at_once(part(finished[::2]), part(finished[1::2]), part(finished[::-1]))
-    assert Metadata.objects.filter(state=ExecutionState.COMPLETED).count() == 30
-    assert ManifestState.objects.filter(due_execution__gt=0, next_run_at__isnull=False).count() == 60
+    with new_bench() as bench:
+        gathering = Gathering(bench, members=30)
+        below = [ManifestItem(f"{at}-{name}", depends_on=f"m-{at}") for at in range(30) for name in ("a", "b")]
+        Manifest.objects.schedule_many_dependent(workflows.ping, "below", below)
+        gathering.members_run()
+        running = gathering.running_members()
+        at_once(*map(gathering.recording_of, (running[::2], running[1::2], running[::-1])))
+        assert Metadata.objects.filter(id__in=running, state=ExecutionState.COMPLETED).count() == 30
+        settle(now=bench.now)
+        due = ManifestState.objects.filter(due_execution__gt=0, next_run_at__isnull=False)
+        assert due.count() == 61, "the dependents, and the join"
 
 
 def test_processes_that_seed_together_end_with_one_row_each():
@@ -171,19 +173,19 @@ def test_processes_that_seed_together_end_with_one_row_each():
     assert Manifest.objects.count() == ManifestState.objects.count() == 302
 
 
-@pytest.mark.parametrize("repetition", range(10))
-def test_the_last_two_members_of_a_fan_in_that_end_together_fire_it_once(repetition):
-    process = make_process()
-    parent = make_manifest(state={})
-    earlier = make_execution(parent, state=ExecutionState.COMPLETED)
-    numbers = {"due_execution": earlier.id, "covered_execution": earlier.id, "outstanding_for": parent.id}
-    members = [make_dependent(parent, state=numbers) for _ in range(2)]
-    join = make_dependent(parent, is_fan_in_continuation=True, state={"due_execution": earlier.id})
-    running = [make_execution(member, state=ExecutionState.IN_PROGRESS, process=process) for member in members]
-    at_once(*(finish(execution, process) for execution in running))
-    assert ManifestState.objects.get(manifest=join).next_run_at == NOW
-    assert evaluate_all() == 1
-    assert WorkQueue.objects.get().manifest == join
+def test_the_last_two_members_of_a_fan_in_that_end_together_fire_it_once():
+    with new_bench() as bench:
+        gathering = Gathering(bench, members=2)
+        for number in range(1, 11):
+            gathering.members_run()
+            at_once(*(gathering.recording(name) for name in ("m-0", "m-1")))
+            at_once(*[lambda: settle(now=bench.now)] * 2)
+            assert (gathering.state().outcome, gathering.firings()) == (JoinOutcome.FIRED, number)
+            gathering.start()
+            gathering.end("join")
+        bench.drain()
+        assert Metadata.objects.filter(manifest=gathering.join).count() == 10
+        check_rules(bench)
 
 
 def test_a_deploy_that_edits_a_family_and_its_parents_end_do_not_block_each_other():
@@ -202,6 +204,7 @@ def test_a_deploy_that_edits_a_family_and_its_parents_end_do_not_block_each_othe
         execution = make_execution(parent, state=ExecutionState.IN_PROGRESS, process=process)
         _, recorded = at_once(deploy(number), finish(execution, process))
         assert recorded.ended == [execution.id]
+        settle(now=NOW)
         due = ManifestState.objects.filter(manifest__depends_on=parent, due_execution=execution.id)
         assert due.count() == 3 + number
         ManifestState.objects.update(next_run_at=None)
@@ -268,21 +271,20 @@ def test_held_rows_are_waited_for_once_however_many_there_are(impatience):
 
 
 @pytest.mark.postgres
-@pytest.mark.parametrize("relative", ["dependent", "continuation"])
-def test_a_result_waits_while_somebody_holds_a_relative(relative):
-    parent = make_manifest(state={})
-    child = make_dependent(parent)
-    joined = make_dependent(parent, is_fan_in_continuation=True)
-    process, (stranger,) = run_some(1)
-    ended = make_execution(
-        parent if relative == "dependent" else child, state=ExecutionState.IN_PROGRESS, process=process
-    )
-    results = [Finished(execution.id, outcomes.completed(None)) for execution in (ended, stranger)]
-    with transaction.atomic():
-        ManifestState.objects.lock([(child if relative == "dependent" else joined).id])
-        (recorded,) = at_once(lambda: record(results, by=process, now=NOW, is_waiting=False))
-    assert (recorded.unwritten, recorded.ended) == ([ended.id], [stranger.id])
-    assert record(results[:1], by=process, now=NOW, is_waiting=False).ended == [ended.id]
+@pytest.mark.parametrize("relative", ["below", "join"])
+def test_a_result_waits_for_no_relative_that_another_transaction_holds(relative):
+    with new_bench() as bench:
+        gathering = Gathering(bench, members=2)
+        gathering.add("below", on="m-0")
+        gathering.members_run()
+        running = gathering.running_members()
+        results = [Finished(id_, outcomes.completed(None)) for id_ in running]
+        with transaction.atomic():
+            ManifestState.objects.lock([manifest(relative).id])
+            (recorded,) = at_once(lambda: record(results, by=gathering.worker, now=bench.now, is_waiting=False))
+            assert (recorded.unwritten, recorded.ended) == ([], running)
+        bench.drain()
+        assert [len(executions_of(name)) for name in ("below", "join")] == [1, 1]
 
 
 @pytest.mark.postgres

@@ -16,6 +16,7 @@ from chainsched.domain.declarations import (
     group_of,
     merge_groups,
     option_columns,
+    parents_of,
     schedule_columns,
 )
 from chainsched.domain.exclusions import Exclude
@@ -29,46 +30,154 @@ EMPTY = {
     "interval_seconds": None,
     "once_at": None,
     "run_condition": RunCondition.NONE,
-    "is_fan_in_continuation": False,
+    "is_join": False,
+    "fan_in": "",
+    "at_least": None,
+    "at_least_percent": None,
+    "deadline_seconds": None,
+    "is_eager": False,
+    "runs_again_on_late": False,
 }
+ON_SUCCESS = {"schedule_type": "dependent", "run_condition": 1}
+JOIN = ON_SUCCESS | {"is_join": True}
+SIBLINGS = JOIN | {"fan_in": "siblings"}
 
 
 @pytest.mark.parametrize(
-    ("schedule", "depends_on", "options", "expected"),
+    ("schedule", "parents", "options", "expected"),
     [
-        pytest.param(None, None, {}, {"schedule_type": "on_demand"}, id="no schedule"),
-        pytest.param(Every.minutes(5), None, {}, {"schedule_type": "interval", "interval_seconds": 300}, id="interval"),
-        pytest.param(Cron.daily(2), None, {}, {"schedule_type": "cron", "cron_expression": "0 2 * * *"}, id="cron"),
-        pytest.param(Once(AT), None, {}, {"schedule_type": "once", "once_at": AT}, id="once"),
-        pytest.param(None, "p", {}, {"schedule_type": "dependent", "run_condition": 1}, id="dependent: on success"),
+        pytest.param(None, [], {}, {"schedule_type": "on_demand"}, id="no schedule"),
+        pytest.param(Every.minutes(5), [], {}, {"schedule_type": "interval", "interval_seconds": 300}, id="interval"),
+        pytest.param(Cron.daily(2), [], {}, {"schedule_type": "cron", "cron_expression": "0 2 * * *"}, id="cron"),
+        pytest.param(Once(AT), [], {}, {"schedule_type": "once", "once_at": AT}, id="once"),
+        pytest.param(None, ["p"], {}, ON_SUCCESS, id="dependent: on success"),
         pytest.param(
             None,
-            "p",
+            ["p"],
             {"run_condition": RunCondition.COMPLETION},
             {"schedule_type": "dependent", "run_condition": 3},
             id="dependent: on completion",
         ),
         pytest.param(
-            None, "p", {"dormant": True}, {"schedule_type": "dormant_dependent", "run_condition": 1}, id="dormant"
+            None, ["p"], {"dormant": True}, {"schedule_type": "dormant_dependent", "run_condition": 1}, id="dormant"
         ),
+        pytest.param(None, ["p"], {"dormant": False}, ON_SUCCESS, id="not dormant"),
+        pytest.param(None, ["p"], {"fan_in": False}, ON_SUCCESS, id="no fan-in"),
+        pytest.param(None, ["p"], {"fan_in": True}, SIBLINGS, id="a fan-in over siblings"),
+        pytest.param(None, ["p"], {"fan_in": "siblings"}, SIBLINGS, id="the same by its name"),
+        pytest.param(None, ["p"], {"fan_in": "tree"}, JOIN | {"fan_in": "tree"}, id="a fan-in over a tree"),
+        pytest.param(None, ["p", "q"], {}, JOIN, id="a join of all its parents"),
+        pytest.param(None, ["p", "q"], {"at_least": None, "deadline": None}, JOIN, id="a join with no number"),
+        pytest.param(None, ["p", "q"], {"at_least": 1}, JOIN | {"at_least": 1}, id="at least one of two"),
+        pytest.param(None, ["p", "q"], {"at_least": 2}, JOIN | {"at_least": 2}, id="at least two of two"),
         pytest.param(
-            None, "p", {"dormant": False}, {"schedule_type": "dependent", "run_condition": 1}, id="not dormant"
+            None, ["p"], {"fan_in": True, "at_least": 9}, SIBLINGS | {"at_least": 9}, id="at least 9 siblings"
         ),
+        pytest.param(None, ["p", "q"], {"at_least": "1%"}, JOIN | {"at_least_percent": 1}, id="one percent"),
+        pytest.param(None, ["p", "q"], {"at_least": "100%"}, JOIN | {"at_least_percent": 100}, id="all, in percent"),
+        pytest.param(
+            None,
+            ["p", "q"],
+            {"deadline": timedelta(minutes=5), "eager": True, "again_on_late": True},
+            JOIN | {"deadline_seconds": 300, "is_eager": True, "runs_again_on_late": True},
+            id="eager, with a deadline, again on late",
+        ),
+        pytest.param(None, ["p", "q"], {"deadline": 1}, JOIN | {"deadline_seconds": 1}, id="a deadline of a second"),
     ],
 )
-def test_a_schedule_fills_its_own_columns_and_empties_the_others(schedule, depends_on, options, expected):
-    assert schedule_columns(schedule, depends_on=depends_on, options=options) == EMPTY | expected
+def test_a_schedule_fills_its_own_columns_and_empties_the_others(schedule, parents, options, expected):
+    assert schedule_columns(schedule, parents=parents, options=options) == EMPTY | expected
+
+
+BAD_JOINS: list[Any] = [
+    pytest.param(["p", "q"], {"fan_in": True}, "Drop fan_in, or name one parent", id="fan_in and several parents"),
+    pytest.param(["p", "q"], {"fan_in": "tree"}, "Drop fan_in, or name one parent", id="a tree and several parents"),
+    pytest.param(["p", "q"], {"at_least": 3}, "can never be reached with 2 parents", id="more than there are parents"),
+    *(
+        pytest.param(
+            ["p", "q"], {"at_least": value}, 'at_least must be a whole number .* "80%"', id=f"at_least={value!r}"
+        )
+        for value in (0, -1, 1.0, 0.5, True, False, "0%", "101%", "-1%", "1.5%", "%", "2", "half", [1])
+    ),
+    *(
+        pytest.param(
+            ["p"], {option: value}, rf"{option} is for joins\. .*depends_on=\[…\], or say fan_in=True", id=option
+        )
+        for option, value in (("at_least", 1), ("deadline", 60), ("eager", True), ("again_on_late", True))
+    ),
+    *(
+        pytest.param(["p", "q"], {"deadline": value}, "deadline must be", id=f"deadline={value!r}")
+        for value in (0, -1, 0.5, "60", True)
+    ),
+    pytest.param(["p", "q"], {"eager": 1}, "eager must be", id="eager=1"),
+    pytest.param(["p", "q"], {"again_on_late": None}, "again_on_late must be", id="again_on_late=None"),
+    *(
+        pytest.param(["p"], {"fan_in": value}, "fan_in must be True, False or 'tree'", id=f"fan_in={value!r}")
+        for value in (1, 0, None, "", "all")
+    ),
+    pytest.param(["p"], {"dormant": True, "fan_in": True}, "drop fan_in", id="a dormant fan-in"),
+    pytest.param(["p", "q"], {"dormant": True}, "drop all parents but one", id="a dormant join"),
+    *(
+        pytest.param([], {option: value}, f"{option} is for dependents", id=f"{option} without a parent")
+        for option, value in (("at_least", 1), ("deadline", 60), ("eager", True), ("again_on_late", True))
+    ),
+]
+
+
+@pytest.mark.parametrize(("parents", "options", "message"), BAD_JOINS)
+def test_a_join_that_cannot_be_is_refused_with_what_to_write_instead(parents, options, message):
+    with pytest.raises(ValueError, match=message):
+        schedule_columns(None, parents=parents, options=options)
+
+
+@pytest.mark.parametrize(
+    ("depends_on", "parents"),
+    [
+        (None, ()),
+        ("a", ("a",)),
+        (["a"], ("a",)),
+        (["b", "a"], ("a", "b")),
+        (("b", "a"), ("a", "b")),
+        ({"b", "a"}, ("a", "b")),
+    ],
+)
+def test_parents_are_one_name_or_several_in_any_order(depends_on, parents):
+    assert parents_of(depends_on) == parents
+
+
+@pytest.mark.parametrize(
+    ("depends_on", "message"),
+    [
+        ([], "an empty list; name at least one parent, or give it a schedule"),
+        (set(), "an empty list"),
+        (["a", "b", "a"], "names a parent twice: a, a, b; name each once"),
+        (5, "one external id or a list of them, not 5"),
+        (["a", None], "one external id or a list of them"),
+        (["a", 5], "one external id or a list of them"),
+        ({"a": "b"}, "one external id or a list of them"),
+        (b"a", "one external id or a list of them"),
+    ],
+)
+def test_what_names_no_parents_is_refused(depends_on, message):
+    with pytest.raises(ValueError, match=message):
+        parents_of(depends_on)
+
+
+@pytest.mark.parametrize(("parents", "only"), [((), None), (("a",), "a"), (("a", "b"), None)])
+def test_a_declaration_names_its_parent_if_it_has_only_one(parents, only):
+    found = Declaration("x", "shop.copy", None, GroupDeclaration("etl"), {}, parents=parents)
+    assert found.depends_on == only
 
 
 @pytest.mark.parametrize("schedule", ["*/5 * * * *", 300, timedelta(minutes=5), Every])
 def test_what_is_no_schedule_is_refused_with_examples(schedule):
     with pytest.raises(InvalidSchedule, match=r"Every\.minutes"):
-        schedule_columns(schedule, depends_on=None, options={})
+        schedule_columns(schedule, parents=[], options={})
 
 
 def test_a_dependent_without_a_condition_is_refused():
     with pytest.raises(ValueError, match="run_condition"):
-        schedule_columns(None, depends_on="p", options={"run_condition": RunCondition.NONE})
+        schedule_columns(None, parents=["p"], options={"run_condition": RunCondition.NONE})
 
 
 FINE: list[tuple[str, Any, str, Any]] = [

@@ -82,6 +82,48 @@ YES = [
     pytest.param(
         facts("dependent", due_execution=9, covered_execution=8), "parent_ran", "dependency", NOW, id="its parent ran"
     ),
+    pytest.param(
+        facts("dependent", is_join=True, parent_id=None, due_execution=9),
+        "parent_ran",
+        "dependency",
+        NOW,
+        id="a join of several parents that was decided",
+    ),
+    pytest.param(
+        facts("dependent", is_join=True, is_parent_enabled=False, due_execution=9),
+        "parent_ran",
+        "dependency",
+        NOW,
+        id="a fan-in that was decided runs although its parent was disabled since",
+    ),
+    pytest.param(
+        facts("dependent", due_execution=9, trigger_at=NOW),
+        "triggered",
+        "trigger",
+        NOW,
+        id="a trigger joins what is due",
+    ),
+    pytest.param(
+        facts("dependent", due_execution=9, trigger_at=NOW, has_trigger_input=True),
+        "parent_ran",
+        "dependency",
+        NOW,
+        id="what is due comes before a trigger with an input of its own",
+    ),
+    pytest.param(
+        facts("dependent", trigger_at=NOW, has_trigger_input=True),
+        "triggered",
+        "trigger",
+        NOW,
+        id="a trigger with an input of its own, and nothing due",
+    ),
+    pytest.param(
+        facts("dependent", due_execution=9, is_enabled=False, trigger_at=NOW, has_trigger_input=True),
+        "triggered",
+        "trigger",
+        NOW,
+        id="a trigger with an input of its own, and an obstacle to what is due",
+    ),
     pytest.param(facts("on_demand", trigger_at=NOW), "triggered", "trigger", NOW, id="a trigger"),
     pytest.param(
         facts(next_run_at=NOW - HOUR, trigger_at=NOW - MINUTE), "triggered", "trigger", NOW - MINUTE, id="trigger first"
@@ -147,12 +189,6 @@ NO = [
     ),
     pytest.param(facts("dependent"), "parent_not_ahead", None, id="its parent never succeeded"),
     pytest.param(
-        facts("dependent", due_execution=9, is_waiting_for_siblings=True),
-        "waits_for_siblings",
-        None,
-        id="its siblings have not had their part",
-    ),
-    pytest.param(
         facts("dependent", trigger_at=at(14)),
         "parent_not_ahead",
         at(14),
@@ -198,7 +234,30 @@ def test_it_is_not_queued(known, reason, look_again_at):
 
 def test_the_tables_show_every_reason_and_each_has_words():
     shown = {Reason(case.values[1]) for case in [*YES, *NO]}
-    assert shown == set(Reason) == set(IN_WORDS)
+    # What a join waits for is told by explain, which looks at its runs; the rule knows only what is due.
+    assert shown | {Reason.WAITS_FOR_PARENTS, Reason.TOO_FEW_ARRIVED} == set(Reason) == set(IN_WORDS)
+
+
+@pytest.mark.parametrize(
+    ("known", "expected"),
+    [
+        pytest.param(facts("dependent"), False, id="nothing is in its way"),
+        pytest.param(facts("dependent", is_enabled=False), True, id="disabled"),
+        pytest.param(facts("dependent", is_group_enabled=False), True, id="its group is disabled"),
+        pytest.param(facts("dependent", is_retired=True), True, id="retired"),
+        pytest.param(facts("dependent", is_parent_enabled=False), True, id="its parent is disabled"),
+        pytest.param(
+            facts("dependent", is_join=True, is_parent_enabled=False), False, id="a join, its parent disabled"
+        ),
+        pytest.param(facts("dependent", open_item=OpenItem.DEAD_LETTER), True, id="a letter awaits"),
+        *(
+            pytest.param(facts("dependent", open_item=item), False, id=f"an item is {item}")
+            for item in (OpenItem.QUEUED, OpenItem.PENDING, OpenItem.RUNNING)
+        ),
+    ],
+)
+def test_joins_wait_for_what_is_due_unless_an_obstacle_or_a_letter_stops_it(known, expected):
+    assert known.is_stopped is expected
 
 
 def test_an_unschedulable_manifest_is_told_with_the_cause():

@@ -8,7 +8,19 @@ from itertools import pairwise, product
 import pytest
 
 from chainsched.admin.charts.graph_picture import Graph, Vertex, picture
-from chainsched.graph.collapse import Collapsed, Edge, Fan, FanKey, choose_edges, collapse, collapse_neighbours, node_of
+from chainsched.graph.collapse import (
+    Collapsed,
+    Edge,
+    End,
+    Fan,
+    FanKey,
+    Link,
+    choose_edges,
+    collapse,
+    collapse_neighbours,
+    connect,
+    node_of,
+)
 from chainsched.graph.states import NodeState, describe_counts, worst
 
 ROOTS = FanKey(None, 1, "cron")
@@ -86,26 +98,74 @@ def test_what_hangs_in_a_circle_is_counted_and_not_drawn() -> None:
     assert (result.units, result.left_out) == ([], 2)
 
 
-def test_an_anchor_is_what_its_children_hang_on() -> None:
-    result = collapsed(fan(7, 2), fan(8, 2), room=10, anchors={7: "here"})
-    assert {unit.above for unit in result.units} == {"here", None}
-
-
-def test_children_of_a_manifest_hang_on_its_node() -> None:
-    result = collapsed(roots(1), fan(1, 2, above=ROOTS), room=10)
-    assert [unit.above for unit in result.units] == [None, node_of(1)]
-
-
-def test_children_of_folded_manifests_hang_on_the_fold() -> None:
-    result = collapsed(roots(20), *(fan(pk, 1, above=ROOTS) for pk in range(20)), room=10)
-    top, below = result.units
-    assert below.above == top.key
+def test_fans_of_one_anchor_are_one_unit() -> None:
+    result = collapsed(fan(7, 2), fan(8, 2), fan(9, 2), room=10, anchors={7: "here", 8: "here"})
+    assert [unit.size for unit in result.units] == [2, 4]
 
 
 def test_a_parent_whose_own_parent_is_hidden_stands_at_the_top() -> None:
     hidden_above = FanKey(99, 1, "cron")
-    result = collapsed(roots(1), fan(1, 2, above=hidden_above), room=10)
-    assert [unit.above for unit in result.units] == [None, node_of(1)]
+    result = collapsed(roots(20), fan(1, 2, above=hidden_above), fan(2, 2, above=hidden_above), room=10)
+    assert shape(result) == [(20, False), (4, False)]
+
+
+def test_joins_are_apart_from_their_siblings_and_from_joins_on_other_levels() -> None:
+    plain, join, later = (
+        Fan(FanKey(None, 1, "dependent", level), {NodeState.IDLE: 9}, "", "", 1) for level in range(3)
+    )
+    assert shape(collapsed(plain, join, later, room=3)) == [(9, False)] * 3
+
+
+def test_nodes_are_in_the_order_of_their_depth() -> None:
+    first, last = (
+        fan(None, 2, kind="interval"),
+        Fan(FanKey(None, 1, "dependent", 3), {NodeState.IDLE: 1}, "", "", 9, depth=3),
+    )
+    assert [unit.depth for unit in collapsed(last, first, room=10).units] == [0, 3]
+
+
+JOINS = FanKey(None, 1, "dependent", 2)
+SLICES = FanKey(1, 1, "dependent")
+OTHERS = FanKey(None, 2, "cron")
+
+
+def test_edges_lead_from_and_to_single_nodes_and_folds() -> None:
+    result = collapsed(roots(1), fan(1, 20, above=ROOTS), Fan(JOINS, {NodeState.IDLE: 2}, "", "", 90), room=5)
+    assert shape(result) == [(1, True), (2, True), (20, False)]
+    fold = result.units[2].key
+    links = [
+        Link(End(1, ROOTS), End(None, SLICES), 20),
+        Link(End(None, SLICES), End(90, JOINS), 20),
+        Link(End(None, SLICES), End(91, JOINS), 3),
+    ]
+    expected = {(node_of(1), fold): 20, (fold, node_of(90)): 20, (fold, node_of(91)): 3}
+    assert connect(result.units, links, groups={}) == expected
+
+
+def test_edges_of_fans_that_are_one_node_are_one() -> None:
+    result = collapsed(roots(20), *(fan(pk, 1, above=ROOTS) for pk in range(20)), room=10)
+    top, below = result.units
+    links = [Link(End(None, ROOTS), End(None, FanKey(pk, 1, "dependent")), 1) for pk in range(20)]
+    assert connect(result.units, links, groups={}) == {(top.key, below.key): 20}
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        pytest.param(Link(End(None, SLICES), End(None, SLICES), 3), id="inside of a node"),
+        pytest.param(Link(End(None, OTHERS), End(None, SLICES), 3), id="from a node that is not drawn"),
+        pytest.param(Link(End(None, SLICES), End(None, JOINS), 3), id="to a node that is not drawn"),
+    ],
+)
+def test_edges_that_no_two_nodes_have_are_left_out(link: Link) -> None:
+    result = collapsed(roots(1), fan(1, 20, above=ROOTS), room=5)
+    assert connect(result.units, [link], groups={}) == {}
+
+
+def test_a_group_stands_for_all_its_manifests() -> None:
+    result = collapsed(fan(7, 20), room=5, anchors={7: "group 2"})
+    link = Link(End(7, OTHERS), End(None, FanKey(7, 1, "dependent")), 20)
+    assert connect(result.units, [link], groups={2: "group 2"}) == {("group 2", result.units[0].key): 20}
 
 
 def test_groups_with_the_same_neighbours_fold_when_there_is_no_room() -> None:

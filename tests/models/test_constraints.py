@@ -13,15 +13,19 @@ from django.db import IntegrityError, connection, models, transaction
 from chainsched.models import (
     BulkDecision,
     BulkDecisionItem,
-    CancelledTree,
     DeadLetter,
+    Dependency,
+    GraphRun,
     HourlyStatistic,
+    JoinState,
     Manifest,
     ManifestGroup,
     ManifestState,
     Metadata,
     NamedLock,
+    Near,
     Process,
+    TakenOver,
     WorkQueue,
 )
 
@@ -78,6 +82,8 @@ CRON = {"schedule_type": "cron", "cron_expression": "0 2 * * *"}
 INTERVAL = {"schedule_type": "interval", "interval_seconds": 60}
 ONCE = {"schedule_type": "once", "once_at": NOW}
 DEPENDENT = {"schedule_type": "dependent", "run_condition": 1}
+JOIN = {**DEPENDENT, "is_join": True}
+EVERY_OPTION = {"deadline_seconds": 60, "is_eager": True, "runs_again_on_late": True}
 
 # A value that no enum knows breaks two checks at once, and each database names another of them first.
 EITHER = {
@@ -109,7 +115,18 @@ MANIFESTS: list[tuple[str, dict[str, Any]]] = [
     ("chainsched_manifest_run_condition", {**DEPENDENT, "run_condition": 4}),
     ("chainsched_manifest_run_condition", {"schedule_type": "dormant_dependent", "run_condition": 0}),
     ("chainsched_manifest_run_condition", {**INTERVAL, "run_condition": 1}),
-    ("chainsched_manifest_parent_only_dependents", {**INTERVAL, "is_fan_in_continuation": True}),
+    ("chainsched_manifest_parent_only_dependents", {**INTERVAL, "is_join": True}),
+    ("chainsched_manifest_fan_in", {**JOIN, "fan_in": "everything"}),
+    ("chainsched_manifest_join_shape", {**DEPENDENT, "fan_in": "siblings"}),
+    ("chainsched_manifest_join_shape", {**DEPENDENT, "at_least": 1}),
+    ("chainsched_manifest_join_shape", {**DEPENDENT, "at_least_percent": 50}),
+    ("chainsched_manifest_join_shape", {**DEPENDENT, "deadline_seconds": 60}),
+    ("chainsched_manifest_join_shape", {**DEPENDENT, "is_eager": True}),
+    ("chainsched_manifest_join_shape", {**DEPENDENT, "runs_again_on_late": True}),
+    ("chainsched_manifest_join_shape", {**JOIN, "at_least": 1, "at_least_percent": 50}),
+    ("chainsched_manifest_join_shape", {**JOIN, "at_least_percent": 101}),
+    ("at_least", {**JOIN, "at_least": -1}),
+    ("deadline_seconds", {**JOIN, "deadline_seconds": -1}),
     ("chainsched_manifest_priority_range", {"priority": 32}),
     ("priority", {"priority": -1}),
     ("chainsched_manifest_retry_multiplier", {"retry_multiplier": 0.5}),
@@ -263,7 +280,22 @@ def test_what_is_over_and_what_has_no_manifest_is_not_counted(world):
     assert (WorkQueue.objects.count(), Metadata.objects.count(), DeadLetter.objects.count()) == (5, 5, 5)
 
 
-@pytest.mark.parametrize("columns", [CRON, INTERVAL, ONCE, DEPENDENT, {}, {"priority": 31}, {"retry_multiplier": 1}])
+@pytest.mark.parametrize(
+    "columns",
+    [
+        CRON,
+        INTERVAL,
+        ONCE,
+        DEPENDENT,
+        JOIN,
+        {**JOIN, "fan_in": "siblings"},
+        {**JOIN, "fan_in": "tree", "at_least": 3, **EVERY_OPTION},
+        {**JOIN, "at_least_percent": 100},
+        {},
+        {"priority": 31},
+        {"retry_multiplier": 1},
+    ],
+)
 def test_every_sound_shape_is_taken(columns, world):
     assert world.make_manifest(**columns).pk
 
@@ -307,13 +339,48 @@ def test_an_hour_has_one_merged_statistic_of_a_kind():
         HourlyStatistic.objects.create(**{**kind, "state": "pending"}, **figures)
 
 
-def test_a_tree_is_stamped_once_and_has_a_root(world):
-    root = world.make_execution()
-    CancelledTree.objects.create(root_execution=root, cancelled_at=NOW)
-    with one_of_a_kind("chainsched_cancelled_tree_once", column="root_execution_id"), transaction.atomic():
-        CancelledTree.objects.create(root_execution=root, cancelled_at=NOW)
-    with refusing("chainsched_cancelled_tree_has_root"), transaction.atomic():
-        CancelledTree.objects.create(cancelled_at=NOW)
+def test_an_edge_is_there_once_leads_elsewhere_and_has_a_condition(world):
+    child = world.make_manifest("child", **DEPENDENT)
+    Dependency.objects.create(child=child, parent=world.manifest, condition=1)
+    with one_of_a_kind("chainsched_dependency_once", column="child_id"), transaction.atomic():
+        Dependency.objects.create(child=child, parent=world.manifest, condition=3)
+    with refusing("chainsched_dependency_no_loop"), transaction.atomic():
+        Dependency.objects.create(child=child, parent=child, condition=1)
+    for condition in (0, 4):
+        with refusing("chainsched_dependency_condition"), transaction.atomic():
+            Dependency.objects.create(child=world.manifest, parent=child, condition=condition)
+
+
+@pytest.mark.parametrize("end", ["parent", "child"])
+def test_an_edge_goes_with_either_of_its_ends(end, world):
+    child = world.make_manifest("child", **DEPENDENT)
+    Dependency.objects.create(child=child, parent=world.manifest, condition=1)
+    (world.manifest if end == "parent" else child).delete()
+    assert not Dependency.objects.exists()
+
+
+def test_a_join_ahead_is_named_once(world):
+    Near.objects.create(manifest=world.manifest, join_id=0)
+    with one_of_a_kind("chainsched_near_once", column="manifest_id"), transaction.atomic():
+        Near.objects.create(manifest=world.manifest, join_id=0)
+
+
+def test_a_join_waits_once_in_a_run_for_no_less_than_nothing(world):
+    run = GraphRun.objects.create(head=world.manifest, scheduled_for=NOW, created_at=NOW)
+    JoinState.objects.create(run=run, join_id=7)
+    with one_of_a_kind("chainsched_joinstate_once", column="run_id"), transaction.atomic():
+        JoinState.objects.create(run=run, join_id=7)
+    with refusing("chainsched_joinstate_open"), transaction.atomic():
+        JoinState.objects.create(run=run, join_id=8, open=-1)
+    with refusing("chainsched_joinstate_outcome"), transaction.atomic():
+        JoinState.objects.create(run=run, join_id=8, outcome="perhaps")
+
+
+def test_an_execution_stands_for_a_further_run_once():
+    TakenOver.objects.create(run_id=1, execution_id=2)
+    with one_of_a_kind("chainsched_takenover_once", column="run_id"), transaction.atomic():
+        TakenOver.objects.create(run_id=1, execution_id=2)
+    TakenOver.objects.create(run_id=2, execution_id=2)
 
 
 BULK_DECISION: dict[str, Any] = {"verb": "retry", "total": 2, "created_at": NOW}
@@ -358,8 +425,14 @@ def test_every_named_constraint_is_tried_here():
         "chainsched_queue_one_per_manifest",
         "chainsched_execution_one_active",
         "chainsched_letter_one_awaiting",
-        "chainsched_cancelled_tree_once",
-        "chainsched_cancelled_tree_has_root",
+        "chainsched_dependency_once",
+        "chainsched_dependency_condition",
+        "chainsched_dependency_no_loop",
+        "chainsched_near_once",
+        "chainsched_joinstate_once",
+        "chainsched_joinstate_open",
+        "chainsched_joinstate_outcome",
+        "chainsched_takenover_once",
         "chainsched_statistic_one_merged",
         "chainsched_statistic_terminal_state",
         "chainsched_bulk_verb",

@@ -9,7 +9,7 @@ import pytest
 from django.db.models import Case, CharField, Value, When
 
 from chainsched.domain import obstacles as rules
-from chainsched.domain.obstacles import ENDING_PARTS, RULES, STATES, STOPPING_REQUESTS, Obstacle
+from chainsched.domain.obstacles import RULES, STATES, STOPPING_REQUESTS, Obstacle
 from chainsched.domain.states import RunCondition, ScheduleType, Source
 from chainsched.flow.operate.trigger import ANSWERS
 from chainsched.graph.states import BY_OBSTACLE, NodeState, standing
@@ -51,11 +51,13 @@ def every_manifest() -> list[int]:
             schedule_type=schedule_type,
             depends_on=parent,
             depth=0 if parent is None else 1,
+            is_join=is_join,
             **columns,
         ).id
         for retired_at, done_at, is_enabled, is_group_enabled in switches
         for schedule_type, columns in SCHEDULES.items()
         for parent in ((None, *parents) if schedule_type.has_parent else (None,))
+        for is_join in ((False, True) if schedule_type is ScheduleType.DEPENDENT else (False,))
     ]
 
 
@@ -82,16 +84,6 @@ def test_those_that_are_free_of_all_may_run(every_manifest):
     free = set(Manifest.objects.filter(is_free_of(), id__in=every_manifest).values_list("id", flat=True))
     assert free == {facts.manifest_id for facts in load_facts(every_manifest) if rules.find_obstacle(facts) is None}
     assert free
-
-
-def test_a_part_ends_by_the_same_obstacles_in_both_forms(every_manifest):
-    waiting = set(Manifest.objects.having_parts().filter(id__in=every_manifest).values_list("id", flat=True))
-    assert waiting == {
-        facts.manifest_id
-        for facts in load_facts(every_manifest)
-        if facts.schedule_type is ScheduleType.DEPENDENT
-        and not any(RULES[obstacle].is_met(facts) for obstacle in ENDING_PARTS)
-    }
 
 
 @pytest.mark.parametrize("source", Source)

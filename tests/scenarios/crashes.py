@@ -13,6 +13,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from chainsched.flow.schedule.declare import Schedules
 from chainsched.testing import Workbench
+from tests.concurrency.rules import check_rules
 from tests.factories import NOW
 from tests.worlds import Dump, drive_to_quiet, dump, outcome, restore
 
@@ -69,7 +70,7 @@ def sweep(stage: Stage, *, recovers_always: bool) -> Sweep:
             with Workbench(now, declared=declared) as bench:
                 crasher = _Crasher(point, seen_by=observer, committed=world)
                 if not crasher.crashes(lambda bench=bench: stage.run(bench)):  # type: ignore[misc]
-                    assert crasher.commits == stage.transactions
+                    assert crasher.commits == stage.transactions, f"it made {crasher.commits} transactions"
                     return swept
                 assert dump(observer) == crasher.committed, f"{crasher.last!r} left something half done"
                 swept.points += 1
@@ -77,6 +78,7 @@ def sweep(stage: Stage, *, recovers_always: bool) -> Sweep:
                 if recovers_always or crasher.commits not in recovered:
                     stage.recover(bench)
                     drive_to_quiet(bench, until=UNTIL)
+                    check_rules(bench)
                     assert outcome() == expected, f"after a crash behind {crasher.last!r}"
                     swept.recovered += 1
                     recovered.add(crasher.commits)
@@ -90,6 +92,7 @@ def _undisturbed(stage: Stage, bench: Workbench) -> dict[str, Any]:
     with bench:
         stage.run(bench)
         drive_to_quiet(bench, until=UNTIL)
+        check_rules(bench)
     return outcome()
 
 

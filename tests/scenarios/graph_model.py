@@ -573,8 +573,6 @@ def life(rng, steps, broken=""):
             rng.choice([engine.retry_letter, engine.retry_letter, engine.acknowledge])(
                 rng.choice(sorted(engine.letters))
             )
-        elif luck < 0.15 and (held := waiting_while_disabled(engine)):
-            engine.request(rng.choice(held))
         elif luck < 0.125:
             engine.start(rng.choice(manifests))
         elif luck < 0.13 and engine.states:
@@ -584,6 +582,8 @@ def life(rng, steps, broken=""):
                 engine.fold((state.join, state.run))
         elif luck < 0.14 and has_edits:
             edit(engine, rng)
+        elif 0.14 <= luck < 0.17 and (held := waiting_while_disabled(engine)):
+            engine.request(rng.choice(held))
         elif kind == "start":
             engine.start(rng.choice(heads))
         elif found[kind]:

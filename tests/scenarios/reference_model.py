@@ -86,7 +86,6 @@ class Job:
     input: Any
     parent: str | None = None
     condition: int = 0
-    is_fan_in: bool = False
     period: int = 0
     once_at: datetime | None = None
     priority: int | None = None
@@ -105,9 +104,8 @@ class Job:
     outcomes: list[Outcome] = field(default_factory=list)
     last_success: datetime | None = None
     last_over: datetime | None = None
-    # Of its parent's outcomes: up to which it has been queued, and up to which its part for continuations is done.
+    # Of its parent's outcomes: up to which it has been queued.
     ran_for: int = 0
-    settled: int = 0
     # What a parent that was removed had done; a run that somebody asks for is still for that.
     left_behind: list[int] = field(default_factory=list)
 
@@ -156,20 +154,10 @@ class Model:
         """The outcomes of its parent that it still has to run for."""
         return [id_ for id_ in self.matching(job) if id_ > job.ran_for]
 
-    def has_part(self, job: Job) -> bool:
-        """Whether a continuation beside it has to wait for it. What it was queued for is its part until it is over."""
-        may_run = job.is_enabled and not job.is_retired and not job.is_done and job.letter is None
-        is_member = job.kind == DEPENDENT and not job.is_fan_in and job.parent in self.jobs
-        return is_member and may_run and max([job.ran_for, *self.matching(job)]) > job.settled
-
-    def is_waiting(self, job: Job) -> bool:
-        """Whether a continuation has to wait for a sibling."""
-        return job.is_fan_in and any(self.has_part(other) for other in self.jobs.values() if other.parent == job.parent)
-
     def is_behind(self, job: Job) -> bool:
         """Whether it is to run now for what its parent did."""
         may_run = not job.is_open and not self.is_blocked(job)
-        return may_run and bool(self.owed(job)) and not self.is_waiting(job)
+        return may_run and bool(self.owed(job))
 
     def alarm(self, job: Job) -> datetime | None:
         """When it is to be looked at; for what is due already the present stands for any time up to it."""
@@ -239,14 +227,13 @@ class Model:
                 self.link(job)
 
     def link(self, job: Job) -> None:
-        """Look at a parent for the first time: due if it succeeded since; no part in what already happened."""
+        """Look at a parent for the first time: due if it succeeded since."""
         parent = self.jobs[job.parent or ""]
         newest = max(self.matching(job), default=0)
         is_ahead = parent.last_success is not None and (
             job.last_success is None or parent.last_success > job.last_success
         )
         job.ran_for = 0 if job.last_success is None or is_ahead else newest
-        job.settled = newest
 
     def retire(self, job: Job) -> None:
         if job.row is None and job.run is None:
@@ -271,7 +258,7 @@ class Model:
         if job.row is not None and input is None:
             job.row.source, job.row.not_before, job.row.not_before_between = "trigger", None, None
             return "already_queued"
-        if job.is_open:
+        if job.is_open or (input is not None and self.is_behind(job)):
             job.request = request
             return "will_run_again"
         if not self.groups[job.group].is_enabled:
@@ -286,7 +273,6 @@ class Model:
         if job.row is not None:
             job.row = None
             self._over(job)
-            job.settled = max(job.settled, job.ran_for)
             return 1, 0, 0
         if job.run is None:
             return 0, 0, 0
@@ -318,13 +304,18 @@ class Model:
             self._open_due(self.jobs[name])
 
     def _open_due(self, job: Job) -> None:
-        if job.request is not None and job.request.at <= self.now:
+        is_wanted = job.request is not None and job.request.at <= self.now
+        if is_wanted and not self._is_first_for_parent(job):
             self._open(job, "trigger", job.request.at)
         elif job.kind == DEPENDENT:
             self._open(job, "dependency", self.now)
         else:
             assert job.occurrence is not None
             self._open(job, "schedule", job.occurrence)
+
+    def _is_first_for_parent(self, job: Job) -> bool:
+        """Whether a wish with an input of its own, which asks for another run, comes after one that is owed."""
+        return job.request is not None and job.request.input is not None and self.is_behind(job)
 
     def activate(self, by: Run, child: Job) -> bool:
         if child.is_open:
@@ -335,19 +326,23 @@ class Model:
     def _open(
         self, job: Job, source: str, scheduled_for: datetime, *, input: Any = None, parent: int | None = None
     ) -> None:
-        """Queue a run: for all that its parent did, unless siblings still have a part in it, and for a wish."""
-        is_covering = not self.is_waiting(job)
-        owed = self.owed(job) if is_covering else []
-        parent = parent or max(owed, default=None)
-        if is_covering:
-            job.ran_for = max([job.ran_for, *owed])
+        """Queue a run: for all that its parent did, or for a wish, or for both unless the wish has its own input."""
         given = [input]
-        if job.request is not None and job.request.at <= self.now:
+        if self._is_answered(job, source):
             given += [job.request.input] if source == "trigger" else []
             job.request = None
-        given = [value for value in (*given, job.input) if value is not None]
+        given = [value for value in given if value is not None]
+        owed = [] if source == "trigger" and given else self.owed(job)
+        parent = parent or max(owed, default=None)
+        job.ran_for = max([job.ran_for, *owed])
+        given.append(job.input)
         job.row = Row(job.name, source, given[0], scheduled_for, parent=parent)
         job.row.root = self._root_below(parent)
+
+    def _is_answered(self, job: Job, source: str) -> bool:
+        """Whether the wish that waits is met by a run that is queued now."""
+        is_due = job.request is not None and job.request.at <= self.now
+        return is_due and not (source == "dependency" and job.request.input is not None)
 
     def _root_below(self, parent: int | None) -> int | None:
         return None if parent is None else self.roots.get(parent) or parent
@@ -479,12 +474,11 @@ class Model:
         job.is_done = job.is_done or (job.kind == ONCE and (has_come or stands_for_it))
 
     def _tell(self, job: Job, outcome: Outcome) -> None:
-        """A run is over for good: its part is done, and dependents hear of it."""
-        job.settled = max(job.settled, job.ran_for)
+        """A run is over for good: dependents hear of it."""
         job.outcomes.append(outcome)
         for child in self.children(job.name):
             waits_first_time = child.row is not None and child.row.source == "dependency" and child.row.attempt == 1
-            if waits_first_time and not child.is_fan_in and outcome.id in self.matching(child):
+            if waits_first_time and outcome.id in self.matching(child):
                 assert child.row is not None
                 child.row.parent, child.row.root = outcome.id, self._root_below(outcome.id)
                 child.ran_for = outcome.id

@@ -69,7 +69,15 @@ def by_fan_in(bench: Workbench) -> tuple[str | None, str | None]:
     Manifest.objects.schedule(ping, "root", None, Every.hours(9))
     Manifest.objects.schedule_dependent(ping, "member", None, depends_on="root")
     Manifest.objects.schedule_dependent(ping, "job", None, depends_on="root", fan_in=True)
-    return "root", "root"
+    return "member", "root"
+
+
+def by_a_join_of_several(bench: Workbench) -> tuple[str | None, str | None]:
+    Manifest.objects.schedule(ping, "root", None, Every.hours(9))
+    for name in ("first", "second"):
+        Manifest.objects.schedule_dependent(ping, name, None, depends_on="root")
+    Manifest.objects.schedule_dependent(ping, "job", None, depends_on=["first", "second"])
+    return "second", "root"
 
 
 def by_schedule(bench: Workbench) -> tuple[str | None, str | None]:
@@ -104,6 +112,7 @@ CAUSES = [
     (by_retry, "job"),
     (by_a_letters_retry, "job"),
     (by_fan_in, "job"),
+    (by_a_join_of_several, "job"),
     (by_schedule, "job"),
     (by_trigger, "job"),
     (by_trigger_of_a_dependent, "job"),
@@ -275,10 +284,10 @@ def run_only(bench: Workbench, *names: str) -> None:
 
 
 def joins(bench: Workbench) -> list[int | None]:
-    """For which executions of the parent the continuation has been queued so far."""
+    """In the runs of which executions of the parent the continuation has been queued so far."""
     bench.manage()
     rows = WorkQueue.objects.filter(manifest_external_id="join").order_by("id")
-    return list(rows.values_list("parent_execution_id", flat=True))
+    return list(rows.values_list("root_execution_id", flat=True))
 
 
 def succeeds(bench: Workbench, name: str) -> None:
@@ -315,15 +324,8 @@ def moves_away(bench: Workbench, name: str) -> None:
     Manifest.objects.schedule(ping, name, None, None, **GROUP)
 
 
-PARTS: list[Callable[[Workbench, str], None]] = [
-    succeeds,
-    is_given_up,
-    is_cancelled,
-    is_lost_for_good,
-    is_disabled,
-    is_removed,
-    moves_away,
-]
+PARTS: list[Callable[[Workbench, str], None]] = [succeeds, is_given_up, is_cancelled, is_lost_for_good]
+LEAVING: list[Callable[[Workbench, str], None]] = [is_disabled, is_removed, moves_away]
 
 
 class TestFanIn:
@@ -344,12 +346,34 @@ class TestFanIn:
         assert joins(family) == [parent.id]
         assert reconcile(now=family.now) == 0
 
+    @pytest.mark.parametrize("leaves", LEAVING)
+    def test_a_member_that_leaves_before_it_is_queued_lets_it_go(self, family, leaves):
+        (parent,) = executions_of("parent")
+        leaves(family, "c")
+        run_only(family, "a", "b")
+        assert joins(family) == [parent.id]
+        family.drain()
+        assert joins(family) == [parent.id]
+        assert reconcile(now=family.now) == 0
+
+    @pytest.mark.parametrize("leaves", LEAVING)
+    def test_a_member_that_leaves_while_it_is_under_way_is_waited_for(self, family, leaves):
+        (parent,) = executions_of("parent")
+        run_only(family, "a", "b")
+        leaves(family, "c")
+        assert joins(family) == []
+        succeeds(family, "c")
+        assert joins(family) == [parent.id]
+        family.drain()
+        assert joins(family) == [parent.id]
+        assert reconcile(now=family.now) == 0
+
     def test_an_attempt_with_retries_left_is_not_the_end_of_a_part(self, family):
         run_only(family)
         Metadata.objects.pending().filter(manifest_external_id="c").update(workflow="testapp.fail")
         run_only(family, "a", "b", "c")
         assert joins(family) == []
-        assert manifest("join").explain().code == Reason.WAITS_FOR_SIBLINGS
+        assert manifest("join").explain().code == Reason.WAITS_FOR_PARENTS
         assert family.run_for(minutes=10) == ["c", "join"]
 
     @pytest.mark.parametrize("decision", ["retry", "acknowledge"])
@@ -381,14 +405,15 @@ class TestFanIn:
         run_only(family, "c")
         assert joins(family)[1:] == [newest]
 
-    def test_a_parent_that_runs_again_meanwhile_loses_nothing_and_is_covered_by_one_run(self, family):
+    def test_a_parent_that_runs_again_meanwhile_loses_nothing_and_each_run_is_joined(self, family):
+        first = executions_of("parent")[0].id
         run_only(family)
         run_only(family, "a")
-        newest = run_parent(family)
+        second = run_parent(family)
         run_only(family, "a", "b", "c")
-        assert joins(family) == [], "b and c have yet to run for the newest"
-        run_only(family, "b", "c")
-        assert joins(family) == [newest]
+        assert joins(family) == [first], "b and c have yet to run for the second"
+        run_only(family, "join", "b", "c")
+        assert joins(family) == [first, second]
         family.drain()
         assert family.run_for(days=1) == []
 
@@ -440,6 +465,8 @@ class TestFanIn:
 
     def test_two_continuations_do_not_wait_for_each_other(self, family):
         Manifest.objects.schedule_dependent(ping, "other-join", None, depends_on="parent", fan_in=True, **GROUP)
+        assert sorted(family.drain()) == ["a", "b", "c", "join"], "a new join belongs to the next run"
+        run_parent(family)
         assert sorted(family.drain()) == ["a", "b", "c", "join", "other-join"]
 
     def test_what_hangs_below_a_continuation_runs_after_it(self, family):
@@ -468,14 +495,12 @@ class TestFanIn:
         assert cost("few", 2) == cost("many", 40)
 
 
-def test_a_member_in_a_disabled_group_holds_the_continuation_up_until_the_group_is_enabled(bench):
-    """DESIGN 6 names disabled siblings, not disabled groups: what the group stops is only put off."""
+def test_a_member_in_a_disabled_group_has_no_part_until_the_group_is_enabled(bench):
     Manifest.objects.schedule(ping, "parent", None, Every.hours(9))
     Manifest.objects.schedule_dependent(ping, "member", None, depends_on="parent", group="off")
     Manifest.objects.schedule_dependent(ping, "join", None, depends_on="parent", fan_in=True)
     ManifestGroup.objects.get(name="off").disable()
-    assert bench.drain() == ["parent"]
-    assert manifest("join").explain().code == Reason.WAITS_FOR_SIBLINGS
+    assert bench.drain() == ["parent", "join"]
     ManifestGroup.objects.get(name="off").enable()
-    assert bench.drain() == ["member", "join"]
+    assert bench.drain() == ["member"], "it has run without the member, and does not run again"
     assert executions_of("join")[0].source == Source.DEPENDENCY

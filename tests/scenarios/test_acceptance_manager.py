@@ -17,6 +17,7 @@ from chainsched.flow.maintain.fsck import reconcile
 from chainsched.flow.maintain.reap import reap
 from chainsched.flow.run import enqueue
 from chainsched.flow.run.evaluate import evaluate
+from chainsched.flow.run.settle import settle
 from chainsched.flow.schedule.declare import Schedules
 from chainsched.models import DeadLetter, Manifest, ManifestGroup, ManifestState, Metadata, WorkQueue
 from chainsched.testing import Workbench
@@ -717,16 +718,23 @@ def last_sibling_removed(bench: Workbench) -> datetime | None:
     return bench.now
 
 
-def last_sibling_reparented(bench: Workbench) -> datetime | None:
+def last_item_of_a_reparented_sibling_ended(bench: Workbench) -> datetime | None:
+    """What is under way when edges change ends as it was opened: the continuation waits for it."""
     Manifest.objects.schedule(ping, "elsewhere", None, None)
     a_join(bench)
     Manifest.objects.schedule_dependent(ping, "sibling", None, depends_on="elsewhere")
+    settle(now=bench.now)
+    assert alarm_of("job") is None
+    assert bench.turn() == ["sibling"]
     return bench.now
 
 
-def last_sibling_made_independent(bench: Workbench) -> datetime | None:
+def last_item_of_a_sibling_made_independent_ended(bench: Workbench) -> datetime | None:
     a_join(bench)
     Manifest.objects.schedule(ping, "sibling", None, None)
+    settle(now=bench.now)
+    assert alarm_of("job") is None
+    assert bench.turn() == ["sibling"]
     return bench.now
 
 
@@ -797,8 +805,8 @@ WAYS = [
     last_sibling_cancelled,
     last_sibling_disabled,
     last_sibling_removed,
-    last_sibling_reparented,
-    last_sibling_made_independent,
+    last_item_of_a_reparented_sibling_ended,
+    last_item_of_a_sibling_made_independent_ended,
 ]
 
 
@@ -807,7 +815,9 @@ class TestAlarms:
 
     @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__.replace("_", " "))
     def test_the_alarm_is_right_after(self, bench, way):
-        assert way(bench) == alarm_of("job")
+        expected = way(bench)
+        settle(now=bench.now)
+        assert alarm_of("job") == expected
         assert reconcile(now=bench.now) == 0, "nothing else was forgotten either"
 
     @pytest.mark.parametrize(
@@ -930,12 +940,6 @@ def late_into_an_exclusion() -> None:
     make_manifest("job", exclusions=closed, state={"next_run_at": NOW - timedelta(minutes=2)})
 
 
-def beside_siblings_at_work() -> None:
-    parent = make_manifest(state={})
-    make_dependent(parent, state={"due_execution": 5, "outstanding_for": parent.id})
-    make_dependent(parent, "job", is_fan_in_continuation=True, state={"due_execution": 5, "next_run_at": NOW})
-
-
 def wished_for_in_a_disabled_group() -> None:
     make_manifest("job", group=make_group(is_enabled=False), state={"next_run_at": NOW, "trigger_at": NOW})
 
@@ -957,7 +961,6 @@ CASES: list[tuple[Callable[[], None], Reason]] = [
     (found_too_late, Reason.MISFIRE_SKIPPED),
     (with_a_broken_zone, Reason.UNSCHEDULABLE),
     (late_into_an_exclusion, Reason.EXCLUDED),
-    (beside_siblings_at_work, Reason.WAITS_FOR_SIBLINGS),
     (wished_for_in_a_disabled_group, Reason.GROUP_DISABLED),
 ]
 
@@ -1026,7 +1029,36 @@ class TestExplaining:
 
     def test_the_tables_show_every_reason(self):
         shown = {reason for _, reason in [*CASES, *YES]} | {Reason.NOT_DUE, Reason.NO_ALARM}
-        assert shown == set(Reason)
+        # What a join waits for, or waited for in vain, is told by its runs; no turn looks at it.
+        assert shown | {Reason.WAITS_FOR_PARENTS, Reason.TOO_FEW_ARRIVED} == set(Reason)
+
+    def test_a_join_beside_siblings_at_work_is_told_to_wait_and_no_turn_looks_at_it(self, bench):
+        root = bench.schedules.schedule(ping, "root", None, Every.hours(1))
+        root.include(ping, "sibling", group="root")
+        root.include(ping, "job", fan_in=True, group="root")
+        bench.seed()
+        bench.manage()
+        bench.dispatch()
+        bench.work()
+        explanation = manifest("job").explain()
+        assert (explanation.code, alarm_of("job")) == (Reason.WAITS_FOR_PARENTS, None)
+        assert explanation.reason.startswith(IN_WORDS[Reason.WAITS_FOR_PARENTS])
+        assert "job" not in {row.manifest_external_id for row in WorkQueue.objects.queued()}
+        bench.drain()
+        assert manifest("job").explain().code == Reason.PARENT_NOT_AHEAD
+
+    def test_a_join_of_which_too_few_arrived_is_told_so_with_the_remedy(self, bench):
+        root = bench.schedules.schedule(ping, "root", None, Every.hours(1))
+        root.include(give_up, "broken", group="root")
+        root.include(ping, "sound", group="root")
+        root.include(ping, "job", depends_on=["broken", "sound"], group="root")
+        bench.seed()
+        bench.drain()
+        explanation = manifest("job").explain()
+        assert explanation.code == Reason.TOO_FEW_ARRIVED
+        assert explanation.reason.startswith(IN_WORDS[Reason.TOO_FEW_ARRIVED])
+        assert "broken" in explanation.reason
+        assert "retry the dead letters" in explanation.reason.lower()
 
     def test_a_row_that_was_put_aside_does_not_claim_to_wait_for_its_time(self, monkeypatch):
         """Its alarm is gone and nothing will look at it: "its next run is not due yet" would be untrue."""

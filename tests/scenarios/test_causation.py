@@ -214,12 +214,39 @@ class TestExplainingAnExecution:
         Metadata.objects.filter(id=first.id).update(parent_execution=second)
         assert len(find_causes(first.id).chain) == 2
 
-    def test_a_cancelled_tree_is_told(self, bench):
-        bench.schedules.schedule(workflows.ping, "a", None, Every.hours(1), **GROUP)
+    def test_a_cancelled_run_is_told(self, bench):
+        chain = bench.schedules.schedule(workflows.ping, "a", None, Every.hours(1), **GROUP)
+        chain.then_include(workflows.ping, "b", **GROUP)
         bench.seed()
         bench.drain()
         executions_of("a")[0].cancel(tree=True)
-        assert "it gets no further executions" in executions_of("a")[0].explain().in_words
+        for name in "ab":
+            assert "nothing more follows from it" in executions_of(name)[0].explain().in_words
+
+    def test_an_execution_that_was_cancelled_with_what_it_would_lead_to_is_told(self, bench):
+        chain = bench.schedules.schedule(workflows.ping, "a", None, Every.hours(1), **GROUP)
+        chain.then_include(workflows.ping, "b", **GROUP).then_include(workflows.ping, "c", **GROUP)
+        bench.seed()
+        while bench.queued() != ["b"]:
+            bench.manage()
+            bench.dispatch() if bench.queued() == ["a"] else bench.work()
+        bench.dispatch()
+        executions_of("b")[0].cancel(tree=True)
+        assert "nothing more follows from it" in executions_of("b")[0].explain().in_words
+        assert "nothing more follows from it" not in executions_of("a")[0].explain().in_words
+
+    def test_a_join_ran_because_of_the_newest_that_arrived_below_the_head(self, bench):
+        root = bench.schedules.schedule(workflows.ping, "root", None, Every.hours(1), **GROUP)
+        for name in "ab":
+            root.include(workflows.ping, name, **GROUP)
+        root.include(workflows.ping, "join", depends_on=["a", "b"], **GROUP)
+        bench.seed()
+        bench.drain()
+        head, join = executions_of("root")[0], executions_of("join")[0]
+        newest = max(executions_of("a")[0].id, executions_of("b")[0].id)
+        assert (join.parent_execution_id, join.root_execution_id) == (newest, head.id)
+        assert join.root_correlation_id == str(head.external_id)
+        assert [cause.name for cause in join.explain().chain][::2] == [f"join #{join.id}", f"root #{head.id}"]
 
     def test_an_unknown_execution_is_a_clear_error(self):
         with pytest.raises(UnknownExecution, match="no execution 17"):

@@ -8,14 +8,23 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection
 
-from chainsched import Every, Once
+from chainsched import Every, Once, RunCondition
 from chainsched.domain.retention import Policy
 from chainsched.domain.states import ExecutionState, QueueStatus
 from chainsched.exceptions import ExecutionIsFinal
 from chainsched.flow.maintain import clean as cleaning
 from chainsched.flow.maintain.clean import clean, policy
 from chainsched.flow.maintain.fsck import run_fsck
-from chainsched.models import CancelledTree, DeadLetter, Manifest, Metadata, Process, WorkQueue
+from chainsched.models import (
+    DeadLetter,
+    GraphRun,
+    JoinState,
+    Manifest,
+    Metadata,
+    Process,
+    TakenOver,
+    WorkQueue,
+)
 from chainsched.runtime.loops.cleaner import Cleaner
 from tests.drive import executions_of, manifest
 from tests.factories import NOW, make_execution, make_letter, make_manifest, make_process, make_queue_row
@@ -117,14 +126,15 @@ def test_a_letter_that_awaits_keeps_its_tree(place):
     assert left() == set()
 
 
-def test_the_queue_rows_of_what_goes_go_too_and_stamps():
+def test_the_queue_rows_of_what_goes_go_too_and_the_runs_it_took_over():
     root = old(work_queue=(row := make_queue_row()))
     WorkQueue.objects.filter(id=row.id).update(status=QueueStatus.DISPATCHED, execution=root)
-    CancelledTree.objects.mark(root.id, reason="", now=OLD)
+    TakenOver.objects.create(run_id=10**6, execution_id=root.id)
+    of_another = TakenOver.objects.create(run_id=10**6, execution_id=10**6)
     kept = make_queue_row()
     sweep()
     assert list(WorkQueue.objects.all()) == [kept]
-    assert not CancelledTree.objects.exists()
+    assert list(TakenOver.objects.all()) == [of_another]
     assert run_fsck(now=NOW) == []
 
 
@@ -186,6 +196,100 @@ def test_history_that_is_gone_changes_nothing_for_what_runs(bench):
     assert left() == set()
     assert bench.drain() == ["a", "b"]
     assert run_fsck(now=bench.now) == []
+
+
+def make_run(closed_at, **columns):
+    """A run with the row of its end."""
+    run = GraphRun.objects.create(
+        head_external_id="head", scheduled_for=OLD, created_at=OLD, closed_at=closed_at, **columns
+    )
+    is_open = closed_at is None
+    end = {"open": int(is_open), "outcome": "waiting" if is_open else "closed"}
+    JoinState.objects.create(run=run, join_id=0, **end)
+    return run
+
+
+class TestRuns:
+    def test_those_that_were_closed_long_ago_go_with_all_that_belongs_to_them(self):
+        gone, kept = make_run(OLD), make_run(YOUNG)
+        for run in (gone, kept):
+            JoinState.objects.create(run=run, join_id=7, outcome="short")
+            TakenOver.objects.create(run_id=run.id, execution_id=10**6)
+        assert sweep() == {"runs": 1}
+        assert list(GraphRun.objects.all()) == [kept]
+        assert set(JoinState.objects.values_list("run_id", "join_id")) == {(kept.id, 0), (kept.id, 7)}
+        assert list(TakenOver.objects.values_list("run_id", flat=True)) == [kept.id]
+
+    @pytest.mark.parametrize("columns", [{}, {"cancelled_at": OLD}], ids=["open", "cancelled"])
+    def test_an_open_one_stays_however_old(self, columns):
+        run = make_run(None, **columns)
+        assert sweep() == {}
+        assert list(GraphRun.objects.all()) == [run]
+
+    def test_one_stays_as_long_as_an_execution_of_it(self):
+        run = make_run(OLD)
+        young = old(run=run, ended_at=YOUNG)
+        assert sweep() == {}
+        assert GraphRun.objects.exists()
+        sweep(now=NOW + timedelta(days=2))
+        assert not Metadata.objects.filter(id=young.id).exists()
+        assert not GraphRun.objects.exists()
+
+    def test_the_tree_of_an_open_one_stays(self):
+        run = make_run(None)
+        root = old(run=run)
+        member = old(run=run, parent_execution=root, root_execution=root)
+        other = old()
+        sweep()
+        assert left() == {root.id, member.id}
+        assert other.id not in left()
+        GraphRun.objects.update(closed_at=OLD)
+        sweep()
+        assert left() == set()
+        assert not GraphRun.objects.exists()
+
+    def test_a_dry_run_counts_them(self):
+        make_run(OLD)
+        assert clean(Policy.of(30 * DAY, 0), now=NOW, is_dry_run=True).removed == {"runs": 1}
+        assert GraphRun.objects.exists()
+
+    def test_after_a_long_life_nothing_of_them_is_left(self, bench):
+        """Joins that ran, that were short, and items that stood for several runs at once."""
+        root = bench.schedules.schedule(workflows.ping, "root", None, Every.hours(1), group="g")
+        for name in "ab":
+            root.include(workflows.ping, name, group="g")
+        root.include(workflows.ping, "both", depends_on=["a", "b"], group="g")
+        root.include(workflows.ping, "all", fan_in=True, group="g")
+        on_failure = {"run_condition": RunCondition.FAILURE, "group": "g"}
+        root.include(workflows.ping, "neither", depends_on=["a", "b"], **on_failure)
+        bench.seed()
+        manifest("a").disable()
+        for _ in range(3):
+            manifest("root").trigger()
+            bench.drain()
+        manifest("a").enable()
+        bench.run_for(hours=3)
+        assert TakenOver.objects.exists()
+        assert {"fired", "short"} <= set(JoinState.objects.values_list("outcome", flat=True))
+        bench.advance(days=40)
+        assert clean(Policy.of(DAY, 0), now=bench.now).removed["runs"] > 0
+        counts = [model.objects.count() for model in (GraphRun, JoinState, TakenOver, Metadata)]
+        assert counts == [0, 0, 0, 0]
+        assert run_fsck(now=bench.now) == []
+
+    def test_a_letter_that_awaits_keeps_its_run(self, bench):
+        """Its retry is to arrive in the run that it failed in."""
+        bench.schedules.schedule(workflows.ping, "root", None, Every.hours(1)).include(workflows.give_up, "child")
+        bench.seed()
+        bench.drain()
+        run = GraphRun.objects.get().id
+        assert executions_of("child")[0].run_id == run
+        bench.advance(days=40)
+        clean(Policy.of(DAY, 0), now=bench.now)
+        assert list(GraphRun.objects.values_list("id", flat=True)) == [run]
+        DeadLetter.objects.get().acknowledge()
+        clean(Policy.of(DAY, 0), now=bench.now)
+        assert not GraphRun.objects.filter(id=run).exists()
 
 
 def test_work_is_done_page_by_page_and_batch_by_batch(monkeypatch):

@@ -1,6 +1,6 @@
 """Every stage crashed after every statement and every commit: after recovery all is as if nothing had happened."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -15,8 +15,22 @@ from chainsched.flow.maintain.reap import reap
 from chainsched.flow.operate.bulk_decisions import carry_out, request_bulk_decision
 from chainsched.flow.run.activate import activate
 from chainsched.flow.run.claim import claim, hand_back
+from chainsched.flow.run.consume import consume
+from chainsched.flow.run.fold_notes import fold_notes
 from chainsched.flow.run.record import record
-from chainsched.models import BulkDecision, DeadLetter, Manifest, ManifestGroup, ManifestState, Metadata, Process
+from chainsched.flow.run.settle import settle
+from chainsched.models import (
+    BulkDecision,
+    DeadLetter,
+    GraphRun,
+    Manifest,
+    ManifestGroup,
+    ManifestState,
+    Metadata,
+    Process,
+    TakenOver,
+    WorkQueue,
+)
 from chainsched.registry import registry
 from chainsched.testing import Workbench
 from tests.drive import manifest
@@ -108,14 +122,20 @@ class Evaluate(OfAFamily):
         bench.manage()
 
 
-class EvaluateDependents(OfAFamily):
-    """Members are due, the continuation is not."""
+class OfDueMembers(OfAFamily):
+    """The parent has ended and its members are due; the continuation waits for them."""
 
     def prepare(self, bench: Workbench) -> None:
         super().prepare(bench)
         worker = new_worker(bench)
         start(bench, worker)
         record([Finished(running("parent"), COMPLETED)], by=worker, now=bench.now)
+
+
+class EvaluateDependents(OfDueMembers):
+    """The note of the gate is folded, then the members are queued."""
+
+    transactions = 2
 
     def run(self, bench: Workbench) -> None:
         bench.manage()
@@ -231,6 +251,163 @@ class RecordOfTheLastMemberOfAFanInByAWorkerThatDies(RecordOfTheLastMemberOfAFan
     pass
 
 
+class RecordOfAMemberOfTwoRuns(OfAFamily):
+    """It waited in the queue while the parent ran again, so that it stands for both runs."""
+
+    def prepare(self, bench: Workbench) -> None:
+        super().prepare(bench)
+        self.worker = new_worker(bench)
+        overlap(bench, self.worker)
+        start(bench, self.worker)
+        self.execution_id = running("a")
+        assert TakenOver.objects.filter(execution_id=self.execution_id).exists()
+
+    def run(self, bench: Workbench) -> None:
+        record([Finished(self.execution_id, COMPLETED)], by=self.worker, now=bench.now)
+
+
+class RecordOfWhatTakesARunOver(OfAFamily):
+    """The parent ends once more while its members wait in the queue."""
+
+    def prepare(self, bench: Workbench) -> None:
+        super().prepare(bench)
+        self.worker = new_worker(bench)
+        overlap(bench, self.worker, is_ended=False)
+        self.execution_id = running("parent")
+
+    def run(self, bench: Workbench) -> None:
+        record([Finished(self.execution_id, COMPLETED)], by=self.worker, now=bench.now)
+
+
+def overlap(bench: Workbench, worker: Process, *, is_ended: bool = True) -> None:
+    """Members wait in the queue for one run; the parent runs once more and ends, or does not."""
+    start(bench, worker)
+    record([Finished(running("parent"), COMPLETED)], by=worker, now=bench.now)
+    bench.manage()
+    waiting = WorkQueue.objects.queued()
+    waiting.update(not_before=bench.now + timedelta(minutes=1))
+    manifest("parent").trigger()
+    start(bench, worker)
+    if is_ended:
+        record([Finished(running("parent"), COMPLETED)], by=worker, now=bench.now)
+        waiting.update(not_before=None)
+
+
+class OfALastMember(OfAFamily):
+    """All members have ended: the notes of the last one wait for the manager, whose process dies."""
+
+    def prepare(self, bench: Workbench) -> None:
+        super().prepare(bench)
+        worker = new_worker(bench)
+        start(bench, worker)
+        record([Finished(running("parent"), COMPLETED)], by=worker, now=bench.now)
+        start(bench, worker)
+        self.end_members(worker, now=bench.now)
+
+    def end_members(self, worker: Process, *, now: datetime) -> None:
+        ended = [Finished(running(name), COMPLETED) for name in ("a", "b", "always")]
+        record(ended, by=worker, now=now)
+
+    def recover(self, bench: Workbench) -> None:
+        """Nothing: the next turn of a manager decides."""
+
+
+class FoldOfALastMember(OfALastMember):
+    def run(self, bench: Workbench) -> None:
+        fold_notes(now=bench.now)
+
+
+class TurnAfterALastMember(OfALastMember):
+    """The join is decided, becomes due, and is queued."""
+
+    transactions = 4
+
+    def run(self, bench: Workbench) -> None:
+        bench.manage()
+
+
+class ConsumeOfAJoin(OfALastMember):
+    """The join is decided, and does not know it yet."""
+
+    def prepare(self, bench: Workbench) -> None:
+        super().prepare(bench)
+        fold_notes(now=bench.now)
+
+    def run(self, bench: Workbench) -> None:
+        consume(now=bench.now)
+
+
+class FoldOfTwoRuns(OfALastMember):
+    """Both runs are decided together, and their joins meet in one item."""
+
+    def prepare(self, bench: Workbench) -> None:
+        OfAFamily.prepare(self, bench)
+        worker = new_worker(bench)
+        overlap(bench, worker)
+        start(bench, worker)
+        self.end_members(worker, now=bench.now)
+
+    def run(self, bench: Workbench) -> None:
+        fold_notes(now=bench.now)
+
+
+class ConsumeOfTwoRuns(FoldOfTwoRuns):
+    def prepare(self, bench: Workbench) -> None:
+        super().prepare(bench)
+        fold_notes(now=bench.now)
+
+    def run(self, bench: Workbench) -> None:
+        consume(now=bench.now)
+
+
+class SettleOfNestedJoins(OfALastMember):
+    """A join that has too little to run with is passed by the one behind it, in the same turn."""
+
+    transactions = 4
+
+    def prepare(self, bench: Workbench) -> None:
+        chain = bench.schedules.schedule(workflows.ping, "parent", None, HOURLY, group="g")
+        for name in ("a", "b", "always"):
+            chain = chain.include(workflows.ping, name, group="g", max_retries=1)
+        chain = chain.include(workflows.ping, "inner", group="g", depends_on=["a", "b"])
+        chain.include(workflows.ping, "outer", group="g", depends_on=["always", "inner"], at_least=1)
+        bench.seed()
+        bench.travel_to(DUE)
+        worker = new_worker(bench)
+        start(bench, worker)
+        record([Finished(running("parent"), COMPLETED)], by=worker, now=bench.now)
+        start(bench, worker)
+        self.end_members(worker, now=bench.now)
+
+    def end_members(self, worker: Process, *, now: datetime) -> None:
+        ended = [Finished(running("a"), HOPELESS), *(Finished(running(name), COMPLETED) for name in ("b", "always"))]
+        record(ended, by=worker, now=now)
+
+    def run(self, bench: Workbench) -> None:
+        settle(now=bench.now)
+
+
+class FoldAtADeadline(OfAFamily):
+    """A member still runs when the time of the join has come; it ends later, and is late."""
+
+    def prepare(self, bench: Workbench) -> None:
+        chain = bench.schedules.schedule(workflows.ping, "parent", None, HOURLY, group="g")
+        chain = chain.include(workflows.ping, "a", group="g").include(workflows.ping, "b", group="g")
+        chain.include(workflows.ping, "join", group="g", depends_on=["a", "b"], at_least=1, deadline=10)
+        bench.seed()
+        bench.travel_to(DUE)
+        worker = new_worker(bench)
+        start(bench, worker)
+        record([Finished(running("parent"), COMPLETED)], by=worker, now=bench.now)
+        start(bench, worker)
+        record([Finished(running("a"), COMPLETED)], by=worker, now=bench.now)
+        bench.manage()
+        bench.advance(seconds=10)
+
+    def run(self, bench: Workbench) -> None:
+        fold_notes(now=bench.now)
+
+
 class Reap(Stage):
     """A dead worker held a run that is retried, one that is given up, and a claim that never began."""
 
@@ -283,6 +460,68 @@ class CancelRunning(Cancel):
     def prepare(self, bench: Workbench) -> None:
         super().prepare(bench)
         start(bench, new_worker(bench))
+
+
+class CancelRun(Cancel):
+    """The mark is committed first, then what is open is stopped; who asked for it asks again."""
+
+    transactions = 2
+
+    def run(self, bench: Workbench) -> None:
+        GraphRun.objects.earliest("id").cancel()
+
+
+class CancelRunQueued(CancelRun):
+    pass
+
+
+class CancelRunPending(CancelRun, CancelPending):
+    pass
+
+
+class CancelRunRunning(CancelRun, CancelRunning):
+    pass
+
+
+class CancelOlderRunOfTwo(CancelRun):
+    """The members stand for another run too: they go on, and the join runs for that one alone."""
+
+    transactions = 1
+
+    def prepare(self, bench: Workbench) -> None:
+        OfAFamily.prepare(self, bench)
+        overlap(bench, new_worker(bench))
+
+
+class CancelNewerRunOfTwo(CancelOlderRunOfTwo):
+    """The members are named after it, so that they are looked at, and left."""
+
+    transactions = 2
+
+    def run(self, bench: Workbench) -> None:
+        GraphRun.objects.latest("id").cancel()
+
+
+class CancelRunOfADecidedJoin(CancelRun):
+    """The join has fired and does not know it yet."""
+
+    transactions = 1
+
+    def prepare(self, bench: Workbench) -> None:
+        ConsumeOfAJoin().prepare(bench)
+
+
+class CancelBelow(Cancel):
+    """One member with what follows from it; the continuation counts it, and goes on. A second round finds no more."""
+
+    transactions = 4
+
+    def prepare(self, bench: Workbench) -> None:
+        super().prepare(bench)
+        start(bench, new_worker(bench))
+
+    def run(self, bench: Workbench) -> None:
+        Metadata.objects.get(id=running("a")).cancel(tree=True)
 
 
 def given_up(bench: Workbench, workflow: Any) -> DeadLetter:
@@ -341,7 +580,7 @@ class CarryOutBulkDecision(Stage):
         assert BulkDecision.objects.get().status == BulkDecisionStatus.DONE
 
 
-class Disable(EvaluateDependents):
+class Disable(OfDueMembers):
     """A member that the continuation waits for."""
 
     def run(self, bench: Workbench) -> None:
@@ -358,7 +597,7 @@ class Enable(Disable):
         manifest("parent").enable()
 
 
-class EnableGroup(EvaluateDependents):
+class EnableGroup(OfDueMembers):
     def prepare(self, bench: Workbench) -> None:
         super().prepare(bench)
         ManifestGroup.objects.get(name="g").disable()
@@ -405,7 +644,7 @@ class Activate(Stage):
         )
 
 
-class Edit(EvaluateDependents):
+class Edit(OfDueMembers):
     """A member that waits in the queue gets another parent, which has succeeded too, another rank and group."""
 
     def prepare(self, bench: Workbench) -> None:
@@ -437,7 +676,7 @@ class Prune(OfAFamily):
         self.write("2", "3")
 
 
-class Remove(EvaluateDependents):
+class Remove(OfDueMembers):
     """A member in the queue that a continuation waits for; and a manifest with an awaiting letter and a dependent."""
 
     def prepare(self, bench: Workbench) -> None:
@@ -468,7 +707,7 @@ class ScheduleChildAgain(ScheduleChild):
             manifest("parent").trigger()
 
 
-class Reconcile(EvaluateDependents):
+class Reconcile(OfDueMembers):
     """Somebody took alarms away and switched a member off by hand."""
 
     transactions = 2
@@ -499,6 +738,22 @@ STAGES: list[type[Stage]] = [
     RecordOfCancelled,
     RecordOfTheLastMemberOfAFanIn,
     RecordOfTheLastMemberOfAFanInByAWorkerThatDies,
+    RecordOfAMemberOfTwoRuns,
+    RecordOfWhatTakesARunOver,
+    FoldOfALastMember,
+    ConsumeOfAJoin,
+    TurnAfterALastMember,
+    FoldOfTwoRuns,
+    ConsumeOfTwoRuns,
+    SettleOfNestedJoins,
+    FoldAtADeadline,
+    CancelRunQueued,
+    CancelRunPending,
+    CancelRunRunning,
+    CancelOlderRunOfTwo,
+    CancelNewerRunOfTwo,
+    CancelRunOfADecidedJoin,
+    CancelBelow,
     Reap,
     CancelQueued,
     CancelPending,

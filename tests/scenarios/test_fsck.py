@@ -8,6 +8,7 @@ from io import StringIO
 import pytest
 from django.core.management import call_command
 from django.db import connection
+from django.db.models import F
 
 from chainsched import Every
 from chainsched.db import audit_guard
@@ -18,7 +19,18 @@ from chainsched.flow.maintain.fsck import CHECKS, RECONCILED, reconcile, run_fsc
 from chainsched.flow.run.claim import claim
 from chainsched.flow.run.dispatch import dispatch
 from chainsched.flow.run.record import record
-from chainsched.models import DeadLetter, Manifest, ManifestState, Metadata, WorkQueue
+from chainsched.flow.run.settle import settle
+from chainsched.models import (
+    DeadLetter,
+    Dependency,
+    GraphRun,
+    JoinState,
+    Manifest,
+    ManifestState,
+    Metadata,
+    Near,
+    WorkQueue,
+)
 from chainsched.registry import registry
 from tests.drive import executions_of, manifest
 from tests.factories import make_dependent, make_execution, make_letter, make_manifest, make_process, make_queue_row
@@ -112,22 +124,111 @@ def covered_ahead_of_due(bench):
 
 
 def due_ahead_of_parent(bench):
-    state("child").update(due_execution=10**6, covered_execution=10**6, settled_execution=10**6)
+    state("child").update(due_execution=10**6, covered_execution=10**6)
 
 
-def settled_ahead_of_due(bench):
-    state("a").update(settled_execution=10**6)
+def edge_lost(bench):
+    Dependency.objects.filter(child=manifest("child")).delete()
 
 
-def owed_by_nobody(bench):
-    """The continuation waits for a part that nobody will do."""
-    root = manifest("root")
-    state("a").update(outstanding_for=root.id)
-    state("join").update(covered_execution=0)
+def edge_with_another_condition(bench):
+    Dependency.objects.filter(child=manifest("child")).update(condition=RunCondition.FAILURE)
 
 
-def debt_forgotten(bench):
-    state("a").update(settled_execution=0, outstanding_for=None)
+def edge_that_is_not_declared(bench):
+    Dependency.objects.create(child=manifest("leaf"), parent=manifest("a"), condition=RunCondition.SUCCESS)
+
+
+def gate_taken_for_a_member(bench):
+    Dependency.objects.filter(child=manifest("join"), parent=manifest("root")).update(is_gate=False)
+
+
+def member_lost(bench):
+    Dependency.objects.filter(child=manifest("join"), parent=manifest("a")).delete()
+
+
+def member_of_another_family(bench):
+    edge = {"condition": RunCondition.COMPLETION, "is_derived": True}
+    Dependency.objects.create(child=manifest("join"), parent=manifest("leaf"), **edge)
+
+
+def join_ahead_lost(bench):
+    Near.objects.filter(manifest=manifest("a")).delete()
+
+
+def wrong_join_ahead(bench):
+    Near.objects.create(manifest=manifest("root"), join_id=manifest("leaf").id)
+
+
+def members_under_way(bench):
+    """A run whose root is done: its members wait in the queue, and the continuation for them."""
+    manifest("root").trigger()
+    bench.manage()
+    bench.dispatch()
+    bench.work()
+    bench.manage()
+    assert set(bench.queued()) == {"a", "b"}
+
+
+def waiting_join():
+    return JoinState.objects.waiting().filter(join_id=manifest("join").id)
+
+
+def token_counted_twice(bench):
+    """The continuation waits for an item that nobody has."""
+    members_under_way(bench)
+    waiting_join().update(open=F("open") + 1)
+
+
+def token_not_counted(bench):
+    members_under_way(bench)
+    waiting_join().update(open=F("open") - 1)
+
+
+def row_lost_with_its_tokens(bench):
+    members_under_way(bench)
+    WorkQueue.objects.queued().filter(manifest=manifest("a")).delete()
+    state("a").update(next_run_at=None)
+
+
+def run_open_though_over(bench):
+    GraphRun.objects.update(closed_at=None)
+
+
+def run_closed_too_soon(bench):
+    members_under_way(bench)
+    GraphRun.objects.open().update(closed_at=bench.now)
+
+
+def join_not_decided(bench):
+    """All that it waited for has ended, and nothing will make it look."""
+    members_under_way(bench)
+    rows = WorkQueue.objects.queued()
+    for row in rows:
+        JoinState.objects.filter(id__in=row.tokens).update(open=F("open") - 1)
+    rows.update(tokens=[], has_tokens=False, run=None)
+
+
+def part_of_a_disabled_member(bench):
+    """The continuation waits for a member that was disabled by hand, in SQL."""
+    members_under_way(bench)
+    Manifest.objects.filter(external_id="a").update(is_enabled=False)
+
+
+def part_of_a_disabled_member_that_is_due(bench):
+    members_under_way(bench)
+    row = WorkQueue.objects.queued().get(manifest=manifest("a"))
+    due = {"due_run": row.run_id, "due_tokens": row.tokens, "due_has_tokens": True, "next_run_at": None}
+    WorkQueue.objects.filter(id=row.id).delete()
+    state("a").update(covered_execution=0, **due)
+    Manifest.objects.filter(external_id="a").update(is_enabled=False)
+
+
+def no_part_of_a_member_that_may_run(bench):
+    members_under_way(bench)
+    row = WorkQueue.objects.queued().get(manifest=manifest("a"))
+    JoinState.objects.filter(id__in=row.tokens).update(open=F("open") - 1)
+    WorkQueue.objects.filter(id=row.id).update(has_tokens=False)
 
 
 def process_gone(bench):
@@ -192,6 +293,8 @@ def queued_with_wrong_root(bench):
 
 
 def cycle(bench):
+    edge = {"condition": RunCondition.SUCCESS, "since": 0}
+    Dependency.objects.create(child=manifest("root"), parent=manifest("leaf"), **edge)
     Manifest.objects.filter(external_id="root").update(
         depends_on=manifest("leaf"),
         schedule_type=ScheduleType.DEPENDENT,
@@ -223,9 +326,23 @@ BROKEN: list[tuple[str, Callable[..., None], str]] = [
     ("open_items", letter_beside_running, "root"),
     ("numbers", covered_ahead_of_due, "child"),
     ("numbers", due_ahead_of_parent, "child"),
-    ("numbers", settled_ahead_of_due, "a"),
-    ("outstanding_parts", owed_by_nobody, "a"),
-    ("outstanding_parts", debt_forgotten, "a"),
+    ("edges", edge_lost, "child"),
+    ("edges", edge_with_another_condition, "child"),
+    ("edges", edge_that_is_not_declared, "leaf"),
+    ("edges", gate_taken_for_a_member, "join"),
+    ("members", member_lost, "join"),
+    ("members", member_of_another_family, "join"),
+    ("joins_ahead", join_ahead_lost, "a"),
+    ("joins_ahead", wrong_join_ahead, "root"),
+    ("tokens", token_counted_twice, "join "),
+    ("tokens", token_not_counted, "join "),
+    ("tokens", row_lost_with_its_tokens, "join "),
+    ("run_end", run_open_though_over, "join 0 "),
+    ("run_end", run_closed_too_soon, "join 0 "),
+    ("run_end", join_not_decided, "join "),
+    ("parts", part_of_a_disabled_member, "a"),
+    ("parts", part_of_a_disabled_member_that_is_due, "a"),
+    ("parts", no_part_of_a_member_that_may_run, "a"),
     ("process", process_gone, "root"),
     ("process", process_missing, "root"),
     ("orphaned_row", manifest_gone_behind_our_back, "leaf"),
@@ -261,6 +378,7 @@ def test_what_is_broken_is_found_and_repaired(family, check, break_it, subject):
     repaired = run_fsck(now=family.now, repair=True)
     assert check in {finding.check for finding in repaired}
     assert all(finding.is_repaired for finding in repaired)
+    settle(now=family.now)
     assert run_fsck(now=family.now) == []
     assert run_fsck(now=family.now, repair=True) == []
 
@@ -274,6 +392,13 @@ def test_looking_changes_nothing(family):
     assert list(ManifestState.objects.order_by("manifest_id").values()) == before
 
 
+def test_only_the_manifest_whose_joins_ahead_are_wrong_is_named(family):
+    """Those above it lead where their edges say, whatever is stored below them."""
+    Near.objects.create(manifest=manifest("a"), join_id=manifest("leaf").id)
+    found = [(finding.check, finding.subject) for finding in run_fsck(now=family.now)]
+    assert found == [("joins_ahead", "a")]
+
+
 def test_every_check_is_broken_here():
     assert {check for check, _, _ in BROKEN} | {"limits"} == set(CHECKS)
 
@@ -284,10 +409,48 @@ class TestWhatMendingLeads:
         run_fsck(now=family.now, repair=True)
         assert "child" in family.drain()
 
-    def test_a_continuation_that_waited_for_nobody_runs(self, family):
-        owed_by_nobody(family)
+    @pytest.mark.parametrize("break_it", [token_counted_twice, token_not_counted, row_lost_with_its_tokens])
+    def test_a_continuation_runs_once_after_all_its_members(self, family, break_it):
+        break_it(family)
+        is_a_lost = break_it is row_lost_with_its_tokens
         run_fsck(now=family.now, repair=True)
-        assert family.drain() == ["join"]
+        ran = family.drain()
+        assert sorted(ran) == [*(() if is_a_lost else ("a",)), "b", "child", "join", "leaf"]
+        assert ran.index("join") > max(ran.index(name) for name in ("a", "b") if name in ran)
+        assert run_fsck(now=family.now) == []
+
+    def test_a_continuation_that_nothing_made_look_runs(self, family):
+        join_not_decided(family)
+        run_fsck(now=family.now, repair=True)
+        settle(now=family.now)
+        family.manage()
+        assert "join" in family.queued()
+
+    def test_a_continuation_goes_on_without_a_disabled_member(self, family):
+        part_of_a_disabled_member(family)
+        run_fsck(now=family.now, repair=True)
+        assert sorted(family.drain()) == ["b", "child", "join", "leaf"]
+
+    def test_a_run_that_was_closed_too_soon_is_open_until_it_ends(self, family):
+        run_closed_too_soon(family)
+        run_fsck(now=family.now, repair=True)
+        settle(now=family.now)
+        assert GraphRun.objects.open().count() == 1
+        family.drain()
+        assert not GraphRun.objects.open().exists()
+
+    def test_a_lost_edge_is_there_again_and_lets_its_child_run(self, family):
+        edge_lost(family)
+        run_fsck(now=family.now, repair=True)
+        manifest("root").trigger()
+        assert "child" in family.drain()
+
+    def test_a_lost_member_is_waited_for_in_the_next_run(self, family):
+        member_lost(family)
+        join_ahead_lost(family)
+        run_fsck(now=family.now, repair=True)
+        members_under_way(family)
+        assert waiting_join().get().open == 2
 
     def test_a_lost_execution_is_retried(self, family):
         process_gone(family)

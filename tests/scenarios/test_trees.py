@@ -1,6 +1,7 @@
-"""Execution trees: found in one query, cancelled as a whole, and nothing comes of a cancelled one."""
+"""Execution trees and runs: found in one query, cancelled as a whole, and nothing comes of a cancelled one."""
 
 import pytest
+from django.db.models import F
 
 from chainsched import Every, RunCondition
 from chainsched.domain import outcomes
@@ -9,11 +10,13 @@ from chainsched.domain.results import Cancelled
 from chainsched.domain.states import ExecutionState, QueueStatus, Source
 from chainsched.exceptions import InvalidInput
 from chainsched.flow.maintain.fsck import run_fsck
-from chainsched.flow.operate.cancel_tree import LATE_FOR_TREE
+from chainsched.flow.operate.cancel_run import LATE_FOR_RUN
 from chainsched.flow.run.claim import claim
 from chainsched.flow.run.dispatch import dispatch
 from chainsched.flow.run.record import record
-from chainsched.models import CancelledTree, DeadLetter, Manifest, Metadata, WorkQueue
+from chainsched.flow.run.settle import settle
+from chainsched.models import DeadLetter, GraphRun, JoinState, Manifest, Metadata, WorkQueue
+from chainsched.models.near import RUN_END
 from chainsched.registry import registry
 from tests.drive import executions_of, manifest
 from tests.factories import make_execution, make_queue_row
@@ -131,18 +134,43 @@ class TestCancellingOneExecution:
         assert family.drain() == ["always"]
 
 
-class TestCancellingATree:
+def stamp(execution, *, now, reason="just now"):
+    """Mark the run of an execution alone, as a cancel does before it looks for work to stop."""
+    GraphRun.objects.mark_cancelled(execution.run_id, reason=reason, now=now)
+
+
+def item_in_run_of(root):
+    """The columns of an item below this execution that leads to the end of its run, and is counted there."""
+    ends = JoinState.objects.filter(run=root.run_id, join_id=RUN_END)
+    ends.update(open=F("open") + 1)
+    item = {"run_id": root.run_id, "tokens": [ends.get().id], "has_tokens": True}
+    return {"parent_execution": root, "root_execution": root, **item}
+
+
+class TestCancellingTheRunOfAHead:
     def test_what_waits_never_runs_and_what_runs_is_told(self, family):
         ran(family, "root")
         start(family)
         end(family, "always")
-        cancelled = executions_of("middle")[0].cancel(tree=True, reason="wrong source")
+        cancelled = executions_of("root")[0].cancel(tree=True, reason="wrong source")
         assert cancelled == Cancelled(running=1)
         end(family, "middle")
         assert family.drain() == []
         assert executions_of("middle")[0].state == ExecutionState.COMPLETED
         assert executions_of("leaf") == []
-        assert CancelledTree.objects.get().reason == "wrong source"
+        run = GraphRun.objects.get()
+        assert (run.cancelled_at, run.cancel_reason) == (family.now, "wrong source")
+        assert run.closed_at == family.now
+
+    def test_the_run_itself_can_be_cancelled(self, family):
+        ran(family, "root")
+        family.manage()
+        run = GraphRun.objects.get()
+        assert run.cancel(reason="wrong source") == Cancelled(queued=2)
+        run.refresh_from_db()
+        assert (run.cancelled_at, run.cancel_reason) == (family.now, "wrong source")
+        assert family.drain() == []
+        assert run_fsck(now=family.now) == []
 
     def test_queued_rows_are_cancelled_with_the_reason(self, family):
         ran(family, "root")
@@ -192,13 +220,13 @@ class TestCancellingATree:
         executions_of("root")[0].cancel(tree=True)
         assert family.run_for(minutes=59) == []
 
-    def test_the_next_tree_of_the_same_manifests_runs_whole(self, family):
+    def test_the_next_run_of_the_same_manifests_runs_whole(self, family):
         ran(family, "root")
         executions_of("root")[0].cancel(tree=True)
         ran_later = family.run_for(hours=1)
         assert sorted(ran_later) == ["always", "leaf", "middle", "root"]
 
-    def test_a_dependent_that_is_due_for_another_tree_keeps_that(self, family):
+    def test_an_item_that_stands_for_another_run_too_keeps_that(self, family):
         ran(family, "root")
         first = executions_of("root")[0]
         manifest("middle").disable()
@@ -214,7 +242,7 @@ class TestCancellingATree:
         root = executions_of("root")[0]
         assert root.cancel(tree=True, reason="first") == Cancelled()
         assert root.cancel(tree=True, reason="second") == Cancelled()
-        assert CancelledTree.objects.get().reason == "first"
+        assert GraphRun.objects.get().cancel_reason == "first"
 
     def test_the_alarm_of_everything_touched_is_right(self, family):
         ran(family, "root")
@@ -224,32 +252,41 @@ class TestCancellingATree:
         end(family, "always")
         assert run_fsck(now=family.now) == []
 
-    def test_a_row_that_was_opened_without_seeing_the_stamp_meets_it_at_dispatch(self, family):
+    def test_a_row_that_was_opened_without_seeing_the_mark_meets_it_at_dispatch(self, family):
         root = ran(family, "root")
-        CancelledTree.objects.mark(root.id, reason="just now", now=family.now)
-        row = make_queue_row(manifest("leaf"), source=Source.DEPENDENCY, parent_execution=root, root_execution=root)
+        stamp(root, now=family.now)
+        row = make_queue_row(manifest("leaf"), source=Source.DEPENDENCY, **item_in_run_of(root))
         assert family.dispatch() == 0
         row.refresh_from_db()
-        assert (row.status, row.cancel_reason) == (QueueStatus.CANCELLED, LATE_FOR_TREE)
+        assert (row.status, row.cancel_reason) == (QueueStatus.CANCELLED, LATE_FOR_RUN)
+        family.drain()
+        assert run_fsck(now=family.now) == []
 
-    def test_so_does_one_without_a_manifest(self, bench):
-        root = make_execution(None, state=ExecutionState.COMPLETED)
-        CancelledTree.objects.mark(root.id, reason="just now", now=bench.now)
-        row = make_queue_row(None, source=Source.TASK, parent_execution=root, root_execution=root)
-        assert bench.dispatch() == 0
+    def test_so_does_one_without_a_manifest(self, family):
+        root = ran(family, "root")
+        stamp(root, now=family.now)
+        row = make_queue_row(None, source=Source.TASK, **item_in_run_of(root))
+        assert family.dispatch() == 0
         row.refresh_from_db()
         assert row.status == QueueStatus.CANCELLED
 
-    def test_a_due_dependent_is_not_queued_for_a_stamped_tree(self, family):
+    def test_active_ones_without_a_manifest_are_stopped_too(self, family):
         root = ran(family, "root")
-        CancelledTree.objects.mark(root.id, reason="just now", now=family.now)
+        execution = make_execution(None, source=Source.TASK, **item_in_run_of(root))
+        assert root.cancel(tree=True) == Cancelled(pending=1)
+        execution.refresh_from_db()
+        assert execution.state == ExecutionState.CANCELLED
+
+    def test_a_due_dependent_is_not_queued_for_a_stamped_run(self, family):
+        root = ran(family, "root")
+        stamp(root, now=family.now)
         assert family.drain() == []
         assert run_fsck(now=family.now) == []
 
-    def test_rows_of_other_trees_are_dispatched_all_the_same(self, family):
+    def test_rows_of_other_runs_are_dispatched_all_the_same(self, family):
         root = ran(family, "root")
-        CancelledTree.objects.mark(root.id, reason="just now", now=family.now)
-        make_queue_row(manifest("leaf"), source=Source.DEPENDENCY, parent_execution=root, root_execution=root)
+        stamp(root, now=family.now)
+        make_queue_row(manifest("leaf"), source=Source.DEPENDENCY, **item_in_run_of(root))
         make_queue_row(manifest("middle"), source=Source.TRIGGER)
         assert family.dispatch() == 1
 
@@ -262,12 +299,12 @@ class TestCancellingATree:
         root = ran(bench, "root")
         bench.manage()
         bench.dispatch()
-        CancelledTree.objects.mark(root.id, reason="just now", now=bench.now)
+        stamp(root, now=bench.now)
         bench.work()
         assert executions_of("waker")[0].output is False
         assert bench.queued() == []
 
-    def test_a_letter_of_a_cancelled_tree_can_only_be_acknowledged(self, bench):
+    def test_a_letter_of_a_cancelled_run_can_only_be_acknowledged(self, bench):
         bench.schedules.schedule(workflows.ping, "root", None, Every.hours(1), **GROUP).include(
             workflows.give_up, "child", **GROUP
         )
@@ -277,10 +314,10 @@ class TestCancellingATree:
         letter = DeadLetter.objects.get()
         refused = letter.retry()
         assert refused.done == ()
-        assert "tree was cancelled" in refused.skipped[letter.id]
+        assert "its run was cancelled" in refused.skipped[letter.id]
         assert letter.acknowledge().done == (letter.id,)
 
-    def test_a_continuation_waits_no_longer_for_a_cancelled_part(self, bench):
+    def test_a_continuation_of_a_cancelled_run_does_not_run_and_that_of_the_next_does(self, bench):
         chain = bench.schedules.schedule(workflows.ping, "root", None, Every.hours(1), **GROUP)
         for name in "ab":
             chain = chain.include(workflows.ping, name, **GROUP)
@@ -295,9 +332,107 @@ class TestCancellingATree:
         assert sorted(bench.run_for(hours=1)) == ["a", "b", "join", "root"]
         assert run_fsck(now=bench.now) == []
 
-    def test_a_one_time_child_of_a_cancelled_tree_is_done(self, family):
+    def test_a_one_time_child_of_a_cancelled_run_is_done(self, family):
         Manifest.objects.schedule_child(workflows.ping, "once", None, parent="root")
         ran(family, "root")
         executions_of("root")[0].cancel(tree=True)
         assert manifest("once").done_at == family.now
         assert "once" not in family.run_for(hours=2)
+
+
+@pytest.fixture
+def fan(bench):
+    """A root with two chains of two below it, and a continuation of all of it."""
+    root = bench.schedules.schedule(workflows.ping, "root", None, Every.hours(1), **GROUP)
+    for name in "ab":
+        root.then_include(workflows.ping, name, **GROUP).then_include(workflows.ping, f"below {name}", **GROUP)
+    root.include(workflows.ping, "join", fan_in="tree", **GROUP)
+    bench.seed()
+    return bench
+
+
+class TestCancellingWhatHangsBelowAnInnerExecution:
+    def test_its_siblings_go_on_and_its_run_is_not_cancelled(self, fan):
+        ran(fan, "root")
+        start(fan)
+        assert executions_of("a")[0].cancel(tree=True) == Cancelled(running=1)
+        end(fan, "a")
+        end(fan, "b")
+        assert fan.drain() == ["below b", "join"]
+        assert GraphRun.objects.get().cancelled_at is None
+        assert run_fsck(now=fan.now) == []
+
+    def test_what_runs_below_it_is_told_and_what_waits_is_cancelled_with_the_reason(self, fan):
+        ran(fan, "root")
+        first = ran(fan, "a")
+        fan.manage()
+        assert "below a" in fan.queued()
+        assert first.cancel(tree=True, reason="wrong source") == Cancelled(queued=1)
+        row = WorkQueue.objects.get(manifest_external_id="below a")
+        assert (row.status, row.cancel_reason) == (QueueStatus.CANCELLED, "wrong source")
+        end(fan, "b")
+        assert fan.drain() == ["below b", "join"]
+        assert run_fsck(now=fan.now) == []
+
+    def test_what_is_due_for_it_and_not_yet_queued_is_spent(self, fan):
+        ran(fan, "root")
+        first = ran(fan, "a")
+        assert first.cancel(tree=True).queued == 1
+        end(fan, "b")
+        assert "below a" not in fan.drain()
+        assert run_fsck(now=fan.now) == []
+
+    def test_a_pending_one_ends_and_none_of_its_plain_dependents_runs_not_even_on_completion(self, bench):
+        root = bench.schedules.schedule(workflows.ping, "root", None, Every.hours(1), **GROUP)
+        root.then_include(workflows.ping, "child", **GROUP).then_include(
+            workflows.ping, "always", run_condition=RunCondition.COMPLETION, **GROUP
+        )
+        bench.seed()
+        ran(bench, "root")
+        bench.manage()
+        bench.dispatch()
+        assert executions_of("child")[0].cancel(tree=True) == Cancelled(pending=1)
+        assert bench.drain() == []
+        assert GraphRun.objects.get().closed_at == bench.now
+
+    def test_a_join_counts_it_as_cancelled(self, bench):
+        """On completion it arrives; a join that asks for its success is short."""
+        root = bench.schedules.schedule(workflows.ping, "root", None, Every.hours(1), **GROUP)
+        for name in "ab":
+            root.include(workflows.ping, name, **GROUP)
+        both = {"depends_on": ["a", "b"], **GROUP}
+        root.include(workflows.ping, "whatever", run_condition=RunCondition.COMPLETION, **both)
+        root.include(workflows.ping, "success", **both)
+        bench.seed()
+        ran(bench, "root")
+        bench.manage()
+        bench.dispatch()
+        assert executions_of("a")[0].cancel(tree=True) == Cancelled(pending=1)
+        assert sorted(bench.drain()) == ["b", "whatever"]
+        states = JoinState.objects.exclude(join_id=RUN_END).order_by("join_id")
+        by_name = {Manifest.objects.get(id=state.join_id).external_id: state.outcome for state in states}
+        assert by_name == {"whatever": "fired", "success": "short"}
+
+    def test_one_that_fails_after_it_was_told_is_not_retried(self, fan):
+        ran(fan, "root")
+        start(fan)
+        executions_of("a")[0].cancel(tree=True)
+        end(fan, "a", outcomes.raised(RuntimeError("broken")))
+        assert "a" not in fan.queued()
+        end(fan, "b")
+        assert fan.drain() == ["below b", "join"]
+
+    @pytest.mark.parametrize("is_queued", [True, False], ids=["queued", "due"])
+    def test_a_join_that_was_decided_goes_on_though_its_newest_arrival_was_cancelled(self, fan, is_queued):
+        """It stands for all that arrived, not for the execution that it is named after."""
+        ran(fan, "root")
+        for names in (("a", "b"), ("below a", "below b")):
+            start(fan)
+            for name in names:
+                end(fan, name)
+        fan.manage() if is_queued else settle(now=fan.now)
+        assert fan.queued() == (["join"] if is_queued else [])
+        newest = max(executions_of("below a") + executions_of("below b"), key=lambda row: row.id)
+        assert newest.cancel(tree=True) == Cancelled()
+        assert fan.drain() == ["join"]
+        assert executions_of("join")[0].parent_execution_id == newest.id

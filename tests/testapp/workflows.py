@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import dataclass
+from typing import Any
 
 from chainsched import GiveUp, RunContext, correlation, workflow
 from tests.testapp import misdeeds
@@ -80,3 +81,14 @@ def stumble(job: Slice, run: RunContext) -> str:
     if run.attempt == 1:
         raise RuntimeError("once more")
     return job.table
+
+
+@workflow
+def describe_run(run: RunContext) -> dict[str, Any]:
+    """What it learns about the join that it is a run of, and about the executions before it."""
+    join = run.join
+    return {
+        "run": run.run_id,
+        "join": join and [join.needed, join.arrived, join.outcome, [it.external_id for it in join.missing]],
+        "parents": [[parent.external_id, parent.output] for parent in run.parents],
+    }

@@ -11,7 +11,7 @@ from typing import Any
 from chainsched.admin.kit import display
 from chainsched.admin.kit.sections import Picture, Shape, Table
 from chainsched.exceptions import LayoutUnavailable
-from chainsched.graph.collapse import Collapsed, Edge, Fan, FanKey, Unit, choose_edges, node_of
+from chainsched.graph.collapse import Edge, Fan, FanKey, Unit, choose_edges, node_of
 from chainsched.graph.layout import Box, Size, draw
 from chainsched.graph.load import Member
 from chainsched.graph.states import BY_SEVERITY, NodeState, describe_counts, worst
@@ -81,39 +81,30 @@ class Graph:
     edges: dict[Edge, int] = field(default_factory=dict)
     notes: list[Any] = field(default_factory=list)
 
-    def add(self, other: Graph) -> None:
-        """Add the nodes, edges and notes of another graph."""
-        self.vertices += other.vertices
-        self.edges |= other.edges
-        self.notes += other.notes
 
-
-def assemble(
-    collapsed: Collapsed,
+def vertices_of(
+    units: Iterable[Unit],
     members: Iterable[Member],
     *,
     address_of: Callable[[int], str],
     address_of_fan: Callable[[Fan], str],
-) -> Graph:
+) -> list[Vertex]:
     """The nodes of these units: for an open unit a node for each member, for a collapsed one a single node."""
     by_fan: dict[FanKey, list[Member]] = defaultdict(list)
     for member in members:
         by_fan[member.fan].append(member)
-    graph = Graph()
-    for unit in collapsed.units:
-        if not unit.is_open:
-            graph.vertices.append(_fan(unit, address_of_fan(unit.fans[0])))
-            if unit.above is not None:
-                graph.edges[unit.above, unit.key] = unit.size
-            continue
-        for member in _members(unit, by_fan):
-            key = node_of(member.pk)
-            graph.vertices.append(Vertex(key, member.name, {member.state: 1}, url=address_of(member.pk)))
-            if unit.above is not None:
-                graph.edges[unit.above, key] = 1
-    if collapsed.left_out:
-        graph.notes.append(f"And {collapsed.left_out:,} more manifests, which are not drawn.")
-    return graph
+    found: list[Vertex] = []
+    for unit in units:
+        if unit.is_open:
+            found += (vertex_of(member, url=address_of(member.pk)) for member in _members(unit, by_fan))
+        else:
+            found.append(_fan(unit, address_of_fan(unit.fans[0])))
+    return found
+
+
+def vertex_of(member: Member, *, url: str, is_here: bool = False) -> Vertex:
+    """A manifest as a node."""
+    return Vertex(node_of(member.pk), member.name, {member.state: 1}, url=url, is_here=is_here)
 
 
 def group_vertex(
@@ -169,7 +160,7 @@ def _members(unit: Unit, members: Mapping[FanKey, Sequence[Member]]) -> list[Mem
 def _fan(unit: Unit, url: str) -> Vertex:
     states = {state: sum(fan.states.get(state, 0) for fan in unit.fans) for state in NodeState}
     name = f"{_shared([name for fan in unit.fans for name in (fan.first, fan.last)])}… {TIMES}{unit.size:,}"
-    return Vertex(unit.key, name, states, kind=f"{unit.fans[0].key.kind.replace('_', ' ')} manifests", url=url)
+    return Vertex(unit.key, name, states, kind=unit.fans[0].key.words, url=url)
 
 
 def _shared(names: Sequence[str]) -> str:

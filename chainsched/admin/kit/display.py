@@ -14,6 +14,7 @@ from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.timezone import localtime
 
+from chainsched.domain.joins import FanIn
 from chainsched.domain.redaction import redact, redact_text
 from chainsched.domain.schedules import CronSchedule, Interval
 from chainsched.domain.states import RunCondition, ScheduleType
@@ -111,6 +112,10 @@ def state_of(manifest: Manifest) -> ManifestState:
 
 def schedule_in_words(manifest: Manifest) -> str:
     """The schedule of a manifest, in English."""
+    return join_in_words(manifest) if manifest.is_join else _runs_in_words(manifest)
+
+
+def _runs_in_words(manifest: Manifest) -> str:
     kind = ScheduleType(manifest.schedule_type)
     try:
         if kind is ScheduleType.CRON:
@@ -125,6 +130,22 @@ def schedule_in_words(manifest: Manifest) -> str:
     if kind is ScheduleType.DEPENDENT:
         return f"after {RunCondition(manifest.run_condition).name.lower()} of its parent"
     return {ScheduleType.DORMANT_DEPENDENT: "when activated"}.get(kind, "when triggered")
+
+
+def join_in_words(manifest: Manifest, *, parent: str = "its parent", members: int | None = None) -> str:
+    """What a join waits for, with the name of its parent and the number of its members, where they are known."""
+    some = "its parents" if members is None else f"{members:,} manifest{'' if members == 1 else 's'}"
+    if manifest.at_least_percent is not None:
+        part = f"at least {manifest.at_least_percent} % of"
+    elif manifest.at_least is not None:
+        part = f"at least {manifest.at_least:,} of"
+    else:
+        part = "all of"
+    if not manifest.fan_in:
+        return f"after {part} {some}"
+    over = "the other children of" if manifest.fan_in == FanIn.SIBLINGS else "all that ends below"
+    needed = "" if part == "all of" else f", if {part} them arrive"
+    return f"fan-in over {over} {parent}{needed}"
 
 
 def listed(values: list[Any]) -> SafeString | str:

@@ -278,18 +278,52 @@ class BulkDecisionStatusFilter(ChosenFilter):
         return newest(rows.filter(status=chosen))
 
 
-class BulkDecisionFilter(TypedFilter):
-    """The letters of one bulk decision, by its number."""
-
-    title = "bulk decision"
-    parameter_name = "by_bulk_decision"
+class NumberFilter(TypedFilter):
+    """Rows by the number of another row; a text that is no number finds none."""
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         typed = self.value()
         if not typed:
             return queryset
         is_number = typed.isdecimal() and typed.isascii() and len(typed) < MAX_DIGITS
-        return queryset.filter(bulk_decision=int(typed)) if is_number else queryset.none()
+        return self.narrow(queryset, int(typed)) if is_number else queryset.none()
+
+    def narrow(self, rows: QuerySet[Any], number: int) -> QuerySet[Any]:
+        """The rows that belong to the row with this number."""
+        raise NotImplementedError
+
+
+class BulkDecisionFilter(NumberFilter):
+    """The letters of one bulk decision, by its number."""
+
+    title = "bulk decision"
+    parameter_name = "by_bulk_decision"
+
+    def narrow(self, rows: QuerySet[Any], number: int) -> QuerySet[Any]:
+        return rows.filter(bulk_decision=number)
+
+
+class RunFilter(NumberFilter):
+    """The executions of one run of the graph, by its number, with those that stand for it besides another run."""
+
+    title = "run"
+    parameter_name = "by_run"
+
+    def narrow(self, rows: QuerySet[Any], number: int) -> QuerySet[Any]:
+        return rows.filter(pk__in=Metadata.objects.of_run(number).order_by().values("pk"))
+
+
+class RunStateFilter(ChosenFilter):
+    """Runs of the graph by whether something of them is open; cancelled ones are searched among the newest."""
+
+    title = "state"
+    parameter_name = "state"
+    options = (("open", "Open"), ("closed", "Closed"), ("cancelled", "Cancelled"))
+
+    def narrow(self, rows: QuerySet[Any], chosen: Any) -> QuerySet[Any]:
+        if chosen == "cancelled":
+            return newest(rows.filter(cancelled_at__isnull=False))
+        return rows.filter(closed_at__isnull=chosen == "open", cancelled_at__isnull=True)
 
 
 class BulkDecisionOutcomeFilter(ChosenFilter):

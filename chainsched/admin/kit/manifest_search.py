@@ -17,6 +17,8 @@ MAX_MATCHES = 200
 class FoundByManifest(Mixin):
     """Finds the rows of manifests by the beginning of the external id, in two queries that both use an index."""
 
+    # The column that refers to the manifest.
+    manifest_column = "manifest"
     search_fields = ("manifest__external_id__startswith",)
     search_help_text = (
         f"The beginning of a manifest's external id, case-sensitive; finds rows of the first {MAX_MATCHES} manifests."
@@ -29,7 +31,8 @@ class FoundByManifest(Mixin):
         if not search_term:
             return queryset, False
         named = self._manifests(request).filter(external_id__startswith=search_term).order_by("external_id")
-        return queryset.filter(manifest__in=list(named.values_list("id", flat=True)[:MAX_MATCHES])), False
+        found = list(named.values_list("id", flat=True)[:MAX_MATCHES])
+        return queryset.filter(**{f"{self.manifest_column}__in": found}), False
 
     def _manifests(self, request: HttpRequest) -> QuerySet[Any]:
         if self.admin_site.is_registered(Manifest):

@@ -18,7 +18,7 @@ from chainsched.admin.kit import display
 from chainsched.admin.kit.mixin_base import Mixin
 from chainsched.admin.kit.paginator import MAX_COUNTED, BoundedPaginator
 from chainsched.admin.kit.sections import Fact, Facts, Passage, Section
-from chainsched.db.fields import with_users
+from chainsched.db.fields import IdList, with_users
 from chainsched.domain.redaction import redact_text
 from chainsched.flow.transactions import index_reads
 
@@ -157,8 +157,10 @@ def _shown(row: models.Model, field: models.Field[Any, Any]) -> Any:
     value = field.value_from_object(row)
     if isinstance(field, models.DateTimeField):
         return display.moment(value)
-    if value in (None, ""):
+    if value in (None, "", []):
         return display.NOTHING
+    if isinstance(field, IdList):
+        return ", ".join(map(str, value))[: display.MAX_SHOWN]
     if isinstance(field, models.JSONField):
         return display.document(value)[: display.MAX_SHOWN]
     if isinstance(field, models.TextField | models.CharField) and not field.choices:

@@ -12,7 +12,7 @@ from django.http import HttpRequest
 
 from chainsched.admin.charts.tree import Leaf, Line, arrange, count_shown
 from chainsched.admin.kit import display
-from chainsched.admin.kit.filters import NEWEST, CreatedFilter, ExecutionStateFilter, typed_among_newest
+from chainsched.admin.kit.filters import NEWEST, CreatedFilter, ExecutionStateFilter, RunFilter, typed_among_newest
 from chainsched.admin.kit.manifest_search import FoundByManifest
 from chainsched.admin.kit.operations import OperatingPage
 from chainsched.admin.kit.permissions import Verbs
@@ -20,7 +20,7 @@ from chainsched.admin.kit.sections import Fact, Facts, Node, Section, Table, Tre
 from chainsched.db.id_in import id_in
 from chainsched.domain.redaction import redact_text
 from chainsched.domain.results import Ancestry
-from chainsched.models import Manifest, ManifestGroup, Metadata, Process
+from chainsched.models import GraphRun, Manifest, ManifestGroup, Metadata, Process, TakenOver
 from chainsched.operations import Operation
 
 MAX_NODES = 200
@@ -39,6 +39,7 @@ class MetadataPage(Verbs, FoundByManifest, OperatingPage):
         typed_among_newest("workflow", "workflow"),
         typed_among_newest("group", "group__name"),
         typed_among_newest("failure type", "failure_type"),
+        RunFilter,
     )
     ordering = ("-id",)
     search_help_text = (
@@ -110,12 +111,23 @@ class MetadataPage(Verbs, FoundByManifest, OperatingPage):
             Fact("ran in", self.name(processes, execution.process_id)),
             Fact("attempt", execution.attempt),
         ]
+        if execution.run_id is not None:
+            facts += self._run(request, execution)
         if execution.cancel_requested:
             facts.append(Fact("asked to stop", redact_text(execution.cancel_reason) or "yes"))
         if execution.failure_type:
             facts.append(Fact("failure", execution.failure_type))
             facts.append(Fact("reason", redact_text(execution.failure_reason)[: display.MAX_SHOWN]))
         return Facts("Outcome", facts)
+
+    def _run(self, request: HttpRequest, execution: Metadata) -> Iterable[Fact]:
+        """The run of the graph that it is named after, and how many others it stands for."""
+        runs = self.find(request, GraphRun, [execution.run_id])
+        yield Fact("run", self.name(runs, execution.run_id), "The passage through the graph that it is a part of.")
+        further = TakenOver.objects.filter(execution_id=execution.pk).count()
+        if further:
+            words = f"{further:,} further run{'' if further == 1 else 's'}"
+            yield Fact("stands for", words, "It took them over while it waited.")
 
     def _times(self, execution: Metadata) -> Facts:
         names = ("scheduled_for", "created_at", "claimed_at", "started_at", "ended_at")

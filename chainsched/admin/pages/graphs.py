@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from django.contrib.admin.utils import unquote
@@ -15,41 +13,37 @@ from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
 from django.template.response import TemplateResponse
 from django.urls import path
 
-from chainsched.admin.charts.graph_picture import MAX_NODES, Graph, Vertex, assemble, group_vertex, picture
+from chainsched.admin.charts.graph_picture import (
+    MAX_NODES,
+    Graph,
+    Vertex,
+    group_vertex,
+    picture,
+    vertex_of,
+    vertices_of,
+)
 from chainsched.admin.kit import display
 from chainsched.admin.kit.page import ReadOnlyPage
 from chainsched.admin.kit.sections import Picture
-from chainsched.graph.collapse import Collapsed, Fan, collapse, collapse_neighbours, node_of
-from chainsched.graph.load import MAX_GROUPS, GraphLoader, Member
+from chainsched.db.id_in import id_in
+from chainsched.graph.collapse import Collapsed, Fan, Unit, collapse, collapse_neighbours, connect, node_of
+from chainsched.graph.load import MAX_GROUPS, Around, GraphLoader, Member, look_around
 from chainsched.models import Manifest, ManifestGroup
 
 MAX_ON_PAGE = 30
 MAX_OTHER_GROUPS = 50
-MAX_ABOVE = 50
-MAX_BELOW = 60
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """The graph around a manifest, and its parent, if the user may see it."""
-
-    picture: Picture
-    parent: Member | None
+# Around a manifest, this many are drawn one by one, whatever they are; else similar ones are one node.
+MAX_ONE_BY_ONE = 60
+MAX_PLACE = 80
+MORE_EDGES = "Some edges to joins were not read and are not drawn."
 
 
 class Graphs(ReadOnlyPage):
     """Draws the manifests that the user may see, on the pages of any model."""
 
-    def draw_fans(
-        self, forest: GraphLoader, fans: Sequence[Fan], *, anchors: Mapping[int | None, Hashable], room: int
-    ) -> Graph:
-        """The manifests of these fans, collapsed into at most ``room`` nodes: one query."""
-        collapsed = collapse(fans, anchors=anchors, room=room)
-        return self.assemble(collapsed, forest.members(opened(collapsed), limit=room))
-
-    def assemble(self, collapsed: Collapsed, members: Sequence[Member]) -> Graph:
+    def vertices(self, units: Iterable[Unit], members: Sequence[Member]) -> list[Vertex]:
         """The nodes, with links to the pages of manifests and, for a collapsed node, to their list."""
-        return assemble(collapsed, members, address_of=self.page_of, address_of_fan=self._list_of)
+        return vertices_of(units, members, address_of=self.page_of, address_of_fan=self._list_of)
 
     def page_of(self, pk: int) -> str:
         """The address of the page of a manifest."""
@@ -125,22 +119,29 @@ class GroupGraphs(Graphs):
         return picture("Groups", graph)
 
     def members_picture(self, request: HttpRequest, group: Any, *, room: int = MAX_NODES) -> Picture:
-        """The manifests of a group, and the other groups that they depend on: at most four queries."""
+        """The manifests of a group, and the other groups that they depend on: at most six queries."""
         forest = GraphLoader(self.visible(request, Manifest))
         fans, is_cut = forest.fans(Q(group=group.pk))
-        others = Counter(fan.above.group for fan in fans if fan.above is not None and fan.above.group != group.pk)
-        shown = [pk for pk, _ in others.most_common(min(MAX_OTHER_GROUPS, room // 2))]
-        names = {pk: found.name for pk, found in self.find(request, ManifestGroup, shown).items()}
+        others = [parent for parent, _ in forest.between_groups(Q(child__group=group.pk))]
+        names = self.find(request, ManifestGroup, others[: min(MAX_OTHER_GROUPS, room // 2)])
+        groups: dict[int, Hashable] = {pk: ("group", pk) for pk in names}
         anchors: dict[int | None, Hashable] = {
-            fan.key.parent: ("group", fan.above.group) for fan in fans if fan.above and fan.above.group in names
+            fan.key.parent: groups[fan.above.group] for fan in fans if fan.above and fan.above.group in groups
         }
-        graph = self.draw_fans(forest, fans, anchors=anchors, room=room - len(names))
-        for pk, name in names.items():
-            vertex = Vertex(("group", pk), name, {}, kind="another group", url=self.members_of(pk), is_outside=True)
+        collapsed = collapse(fans, anchors=anchors, room=room - len(names))
+        members = forest.members(opened(collapsed), limit=room)
+        links, is_more = forest.links(Q(child__group=group.pk), opened=single(collapsed, members))
+        graph = Graph(self.vertices(collapsed.units, members), connect(collapsed.units, links, groups=groups))
+        for pk, other in names.items():
+            vertex = Vertex(groups[pk], other.name, {}, kind="another group", url=self.members_of(pk), is_outside=True)
             graph.vertices.append(vertex)
+        if collapsed.left_out:
+            graph.notes.append(f"And {collapsed.left_out:,} more manifests, which are not drawn.")
         if is_cut:
             rest = forest.count(Q(group=group.pk)) - sum(fan.size for fan in fans)
             graph.notes.append(f"And {rest:,} more manifests, which were not read.")
+        if is_more:
+            graph.notes.append(MORE_EDGES)
         return picture("Graph", graph)
 
     def has_small_graph(self, request: HttpRequest, group: Any) -> bool:
@@ -165,28 +166,64 @@ class GroupGraphs(Graphs):
         return TemplateResponse(request, "chainsched/admin/graph.html", context)
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The graph around a manifest, and the names of the manifests that were read for it one by one."""
+
+    picture: Picture
+    names: Mapping[int, str]
+
+
 class ManifestGraphs(Graphs):
-    """Draws the graph around a manifest: its ancestors up to the root, and its dependents down to the second level."""
+    """Draws the graph around a manifest: all that it comes after, and its dependents down to the second level."""
 
     def place(self, request: HttpRequest, manifest: Any) -> Place:
-        """The ancestors and the dependents of a manifest: two queries."""
-        line = _line_of(manifest)
-        forest = GraphLoader(self.visible(request, Manifest), parents=line | Q(depends_on=manifest.pk))
-        nearest = Manifest.objects.filter(Q(pk=manifest.pk) | Q(depends_on=manifest.pk)).order_by()
-        fans, is_cut = forest.fans(Q(depends_on__in=nearest.values("pk")))
-        collapsed = collapse(fans, anchors={manifest.pk: node_of(manifest.pk)}, room=MAX_BELOW)
-        members = forest.members(opened(collapsed), others=line, limit=MAX_BELOW + MAX_ABOVE)
-        upwards = list(_upwards(manifest.pk, {member.pk: member for member in members}))
-        graph = Graph()
-        for member in reversed(upwards):
-            vertex = Vertex(node_of(member.pk), member.name, {member.state: 1}, url=self.page_of(member.pk))
-            graph.vertices.append(replace(vertex, is_here=member.pk == manifest.pk))
-        for child, parent in pairwise(upwards):
-            graph.edges[node_of(parent.pk), node_of(child.pk)] = 1
-        graph.add(self.assemble(collapsed, members))
-        if is_cut:
-            graph.notes.append("Some of its dependents were not read; the numbers are too small.")
-        return Place(picture("Place in the graph", graph), parent=upwards[1] if len(upwards) > 1 else None)
+        """What is above and below a manifest: three queries, four if it is much."""
+        seen = self.visible(request, Manifest)
+        around = look_around(manifest.pk, seen=None if self.sees_all(request, Manifest) else seen)
+        forest = GraphLoader(seen, retired=[*around.above, around.here])
+        collapsed, alone, is_cut = Collapsed(()), Q(id_in(pk=around.ids)), False
+        if len(around.ids) > MAX_ONE_BY_ONE:
+            fans, is_cut = forest.fans(alone & ~Q(pk=around.here))
+            collapsed = collapse(fans, anchors={around.here: node_of(around.here)}, room=MAX_PLACE)
+            alone = Q(pk=around.here)
+        members = forest.members(opened(collapsed), others=alone & forest.is_drawn, limit=MAX_PLACE + 1)
+        between = Q(id_in(child=around.ids), id_in(parent=around.ids))
+        links, is_more = forest.links(between, opened=single(collapsed, members))
+        graph = Graph(self._in_order(around, collapsed, members), connect(collapsed.units, links, groups={}))
+        if collapsed.left_out:
+            graph.notes.append(f"And {collapsed.left_out:,} more manifests, which are not drawn.")
+        if is_cut or around.is_cut:
+            graph.notes.append("Some of its neighbours were not read; the numbers are too small.")
+        if is_more:
+            graph.notes.append(MORE_EDGES)
+        if _has_join(around, collapsed, members):
+            graph.notes.append("Joins below it may wait for other manifests too, which are not drawn here.")
+        return Place(picture("Place in the graph", graph), {member.pk: member.name for member in members})
+
+    def _in_order(self, around: Around, collapsed: Collapsed, members: Sequence[Member]) -> list[Vertex]:
+        """The nodes from the top to the bottom: those above, the manifest itself, those below."""
+        parts = [
+            (around.side_of(unit.fans[0].pk), unit.depth, self.vertices([unit], members)) for unit in collapsed.units
+        ]
+        parts += [
+            (
+                around.side_of(member.pk),
+                member.depth,
+                [vertex_of(member, url=self.page_of(member.pk), is_here=member.pk == around.here)],
+            )
+            for member in members
+            if not collapsed.units or member.pk == around.here
+        ]
+        parts.sort(key=lambda part: part[:2])
+        return [vertex for _, _, vertices in parts for vertex in vertices]
+
+
+def _has_join(around: Around, collapsed: Collapsed, members: Iterable[Member]) -> bool:
+    """Whether a join is below the manifest."""
+    fans = [(fan.pk, fan.key) for unit in collapsed.units for fan in unit.fans]
+    found = [*fans, *((member.pk, member.fan) for member in members)]
+    return any(fan.level and pk in around.below for pk, fan in found)
 
 
 def opened(collapsed: Collapsed) -> list[Fan]:
@@ -194,19 +231,10 @@ def opened(collapsed: Collapsed) -> list[Fan]:
     return [fan for unit in collapsed.units if unit.is_open for fan in unit.fans if fan.size > 1]
 
 
-def _line_of(manifest: Manifest) -> Q:
-    """The condition for a manifest and all its ancestors; for a root, the root alone."""
-    if manifest.depends_on_id is None:
-        return Q(pk=manifest.pk)
-    return Q(pk__in=Manifest.objects.ancestors_of(manifest.pk, limit=MAX_ABOVE).order_by().values("pk"))
-
-
-def _upwards(pk: int | None, known: dict[int, Member]) -> Iterator[Member]:
-    """A manifest, its parent and so on, up to the first one that the user may not see, or that would close a cycle."""
-    while pk in known:
-        member = known.pop(pk)
-        yield member
-        pk = member.fan.parent
+def single(collapsed: Collapsed, members: Iterable[Member]) -> set[int]:
+    """The manifests that are drawn one by one; the member of a fan of one is known from its count."""
+    alone = {fan.pk for unit in collapsed.units if unit.is_open for fan in unit.fans if fan.size == 1}
+    return alone | {member.pk for member in members}
 
 
 def _left_out(number: int, *, is_cut: bool) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from datetime import datetime
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
 
 from django.contrib import admin
-from django.db.models import QuerySet
+from django.db.models import F, QuerySet
 from django.http import HttpRequest
 from django.utils.timezone import get_current_timezone_name
 
@@ -20,20 +21,48 @@ from chainsched.admin.kit.permissions import Verbs
 from chainsched.admin.kit.sections import Chart, Fact, Facts, Passage, Section, Table
 from chainsched.admin.pages.graphs import ManifestGraphs
 from chainsched.db.clock import database_now
-from chainsched.domain.due import Reason
+from chainsched.domain.due import IN_WORDS, Reason
 from chainsched.domain.results import Explanation
-from chainsched.domain.states import ExecutionState, ScheduleType, Source
+from chainsched.domain.states import ExecutionState, RunCondition, ScheduleType, Source
 from chainsched.exceptions import UnknownManifest
 from chainsched.flow.inspect.explain import explain
-from chainsched.graph.load import Member
 from chainsched.models import DeadLetter, Manifest, ManifestGroup, Metadata
 from chainsched.models.manifest_facts import load_open_items
 from chainsched.models.obstacles import state_of
 from chainsched.servers import get_server
 
 MAX_RUNS = 10
+MAX_PARENTS = 20
+# Reasons of a join whose words name other manifests.
+NAMING = (Reason.WAITS_FOR_PARENTS, Reason.TOO_FEW_ARRIVED)
 # Columns that may be long and that no list of runs shows.
 LONG_COLUMNS = (*sorted(PAYLOADS - {"trigger_input"}), "failure_reason")
+
+
+class Parent(NamedTuple):
+    """A manifest that another one runs after."""
+
+    pk: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Parents:
+    """The manifests that the user may see and that another one runs after.
+
+    ``only`` is the only parent, or the gate of a fan-in; ``members`` are the first of those that a join waits for.
+    """
+
+    only: Parent | None
+    members: Sequence[Parent] = ()
+    count: int = 0
+
+    def in_words(self, manifest: Manifest) -> str:
+        """When the manifest runs."""
+        if not manifest.is_join:
+            return display.schedule_in_words(manifest)
+        parent = self.only.name if self.only else "its parent"
+        return display.join_in_words(manifest, parent=parent, members=self.count)
 
 
 def _is_dormant(manifest: Manifest) -> bool:
@@ -108,10 +137,10 @@ class ManifestPage(Verbs, ManifestGraphs, OperatingPage):
 
     def sections(self, request: HttpRequest, row: Any) -> Iterable[Section]:
         now = database_now()
-        explanation = self._explain(row, now)
-        place = self.place(request, row)
+        explanation = self._explain(request, row, now)
         yield self._now(request, row, explanation)
-        yield self._schedule(row, explanation, place.parent)
+        place = self.place(request, row)
+        yield from self._schedule(row, explanation, self._parents(request, row, place.names))
         yield place.picture
         newest = self.visible(request, Metadata).filter(manifest=row.pk).order_by("-id").defer(*LONG_COLUMNS)
         runs = list(newest[: timeline.MAX_RUNS])
@@ -140,28 +169,78 @@ class ManifestPage(Verbs, ManifestGraphs, OperatingPage):
             facts.insert(1, Fact("dead letter", display.link(self.admin_site, letter) if letter else display.NOTHING))
         return Facts("Now", facts)
 
-    def _explain(self, manifest: Manifest, now: datetime) -> Explanation:
+    def _explain(self, request: HttpRequest, manifest: Manifest, now: datetime) -> Explanation:
         try:
-            return explain(manifest.pk, workflows=get_server().known_workflows(now=now), now=now)
+            found = explain(manifest.pk, workflows=get_server().known_workflows(now=now), now=now)
+            # What a join waits for is said with names, also of manifests that this user may not see.
+            is_told = found.code not in NAMING or self.sees_all(request, Manifest)
+            return found if is_told else replace(found, reason=IN_WORDS[Reason(found.code)])
         except UnknownManifest:
             reason = "its state was deleted by hand; `chainsched fsck --repair` restores it"
             return Explanation(manifest.external_id, "no_state", reason, None)
 
-    def _schedule(self, manifest: Manifest, explanation: Explanation, parent: Member | None) -> Facts:
-        unseen = display.NOTHING if manifest.depends_on_id is None else f"#{manifest.depends_on_id}"
-        named = display.link_to(self.admin_site, Manifest, parent.pk, parent.name) if parent else unseen
+    def _schedule(self, manifest: Manifest, explanation: Explanation, parents: Parents) -> Iterable[Section]:
         facts = [
-            Fact("runs", display.schedule_in_words(manifest)),
+            Fact("runs", parents.in_words(manifest)),
             Fact("cron expression", manifest.cron_expression or display.NOTHING),
             Fact("time zone", manifest.timezone or "the project's"),
-            Fact("parent", named),
-            Fact(
-                "next ten runs",
-                _listed(explanation.next_runs),
-                f"The times of the schedule alone, in {get_current_timezone_name()}.",
-            ),
         ]
-        return Facts("Schedule", facts)
+        if not manifest.is_join or manifest.fan_in:
+            unseen = display.NOTHING if manifest.depends_on_id is None else f"#{manifest.depends_on_id}"
+            facts.append(Fact("parent", self._linked(parents.only) if parents.only else unseen))
+        if not manifest.is_join:
+            facts.append(
+                Fact(
+                    "next ten runs",
+                    _listed(explanation.next_runs),
+                    f"The times of the schedule alone, in {get_current_timezone_name()}.",
+                )
+            )
+        yield Facts("Schedule", facts)
+        if manifest.is_join:
+            yield self._join(manifest, parents)
+
+    def _join(self, manifest: Manifest, parents: Parents) -> Facts:
+        """What a join waits for in each run, and when it stops waiting."""
+        deadline = timedelta(seconds=manifest.deadline_seconds) if manifest.deadline_seconds is not None else None
+        counts = "completion" if manifest.fan_in else RunCondition(manifest.run_condition).name.lower()
+        rest = parents.count - len(parents.members)
+        names = [self._linked(parent) for parent in parents.members] + ([f"and {rest:,} more"] if rest > 0 else [])
+        facts = [
+            Fact("waits for", display.listed(names), f"{parents.count:,} that you may see."),
+            Fact("arrives by", counts, "The outcome of one of them that counts."),
+            Fact(
+                "deadline",
+                f"{display.duration(deadline)} after the run began" if deadline is not None else "none",
+                "Then it decides by what has arrived.",
+            ),
+            Fact("eager", _yes(is_so=manifest.is_eager), "Whether it runs as soon as enough has arrived."),
+            Fact("again on late", _yes(is_so=manifest.runs_again_on_late), "Whether late arrivals make it run again."),
+        ]
+        if manifest.fan_in:
+            condition = RunCondition(manifest.run_condition).name.lower()
+            facts.insert(1, Fact("only after", f"{condition} of its parent", "In other runs it does not run."))
+        return Facts("Join", facts)
+
+    def _parents(self, request: HttpRequest, manifest: Manifest, names: Mapping[int, str]) -> Parents:
+        """The manifests it runs after, the first of them by name: one query, two if there are many.
+
+        None for a manifest with one parent whose name is known, or without parents.
+        """
+        parent_id = manifest.depends_on_id
+        if not manifest.is_join and (parent_id is None or parent_id in names):
+            return Parents(None if parent_id is None else Parent(parent_id, names[parent_id]))
+        seen = self.visible(request, Manifest).filter(child_edges__child=manifest.pk)
+        named = seen.annotate(is_gate=F("child_edges__is_gate")).order_by("-is_gate", "external_id")
+        rows = list(named.values_list("pk", "external_id", "is_gate")[: MAX_PARENTS + 2])
+        only = next((Parent(pk, name) for pk, name, _ in rows if pk == parent_id), None)
+        members = [Parent(pk, name) for pk, name, is_gate in rows if not is_gate]
+        is_more = len(members) > MAX_PARENTS
+        count = named.filter(is_gate=False).count() if is_more else len(members)
+        return Parents(only, members[:MAX_PARENTS], count)
+
+    def _linked(self, parent: Parent) -> Any:
+        return display.link_to(self.admin_site, Manifest, parent.pk, parent.name)
 
     def _timeline(self, runs: Sequence[Metadata], now: datetime) -> Chart:
         shown = [
@@ -221,6 +300,10 @@ def _waiting_since(run: Metadata) -> datetime:
 
 def _duration(run: Metadata) -> Any:
     return run.ended_at - run.started_at if run.ended_at and run.started_at else None
+
+
+def _yes(*, is_so: bool) -> str:
+    return "yes" if is_so else "no"
 
 
 def _listed(moments: Sequence[datetime]) -> Any:

@@ -16,8 +16,7 @@ from chainsched.admin.kit.page import ReadOnlyPage
 from chainsched.admin.kit.sections import Fact, Facts, Section, Table
 from chainsched.conf import get_config
 from chainsched.db.clock import database_now
-from chainsched.domain.redaction import redact_text
-from chainsched.models import CancelledTree, Metadata, NamedLock, Process
+from chainsched.models import Metadata, NamedLock, Process
 
 MAX_RUNS = 50
 # The dispatcher turns all the time; it is late after this many of its intervals.
@@ -110,36 +109,6 @@ class NamedLockPage(ReadOnlyPage):
     def sections(self, request: HttpRequest, row: Any) -> Iterable[Section]:
         self.enrich(request, [row])
         yield Facts("Now", [Fact("liveness", self.ago(row)), Fact("last turn", self.turned(row))])
-        yield self.columns(row)
-
-
-class CancelledTreePage(ReadOnlyPage):
-    """Trees that get no further executions, newest first."""
-
-    list_display = ("root", "when", "why")
-    ordering = ("-id",)
-    sortable_by = ()
-
-    @admin.display(description="root execution")
-    def root(self, tree: CancelledTree) -> str:
-        return f"#{tree.root_execution_id}"
-
-    @admin.display(description="cancelled")
-    def when(self, tree: CancelledTree) -> Any:
-        return display.moment(tree.cancelled_at)
-
-    @admin.display(description="reason")
-    def why(self, tree: CancelledTree) -> str:
-        return redact_text(tree.reason) or display.NOTHING
-
-    def sections(self, request: HttpRequest, row: Any) -> Iterable[Section]:
-        roots = self.find(request, Metadata, [row.root_execution_id])
-        facts = [
-            Fact("root execution", self.name(roots, row.root_execution_id)),
-            Fact("cancelled", self.when(row)),
-            Fact("reason", self.why(row)),
-        ]
-        yield Facts("Cancelled tree", facts)
         yield self.columns(row)
 
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 from uuid import UUID
 
 from chainsched.db.fields import with_users
+from chainsched.domain.items import Item
 from chainsched.domain.results import Ancestry, Cause
 from chainsched.domain.states import ExecutionState, Source
 from chainsched.exceptions import UnknownExecution
-from chainsched.models import CancelledTree, DeadLetter, Metadata
+from chainsched.flow.run.carried import find_cancelled
+from chainsched.models import DeadLetter, Metadata
 
 # Graphs are a few levels deep; a chain of triggers from run to run may be longer, and is cut here.
 MAX_CAUSES = 100
@@ -46,7 +48,7 @@ def find_causes(execution_id: int) -> Ancestry:
     if not runs:
         raise UnknownExecution(execution_id)
     chain = tuple(_as_cause(run, cause) for run, cause in zip(runs, [*runs[1:], None], strict=True))
-    is_cancelled = bool(CancelledTree.objects.marked([runs[0].tree_id]))
+    is_cancelled = runs[0].is_tree_cancelled or bool(find_cancelled({runs[0].id: Item.of(runs[0])}))
     return Ancestry(chain, runs[0].root_correlation_id, is_tree_cancelled=is_cancelled)
 
 

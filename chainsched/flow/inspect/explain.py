@@ -12,7 +12,8 @@ from datetime import datetime, timedelta
 from functools import cached_property
 
 from chainsched.conf import get_config
-from chainsched.domain.due import Facts, OpenItem, Reason, decide, timing_of
+from chainsched.domain.due import IN_WORDS, Facts, OpenItem, Reason, decide, timing_of
+from chainsched.domain.joins import JoinOutcome
 from chainsched.domain.obstacles import RULES, find_obstacle, find_obstacle_to_row
 from chainsched.domain.results import Explanation
 from chainsched.domain.schedules import next_runs
@@ -21,8 +22,11 @@ from chainsched.exceptions import InvalidSchedule, UnknownManifest
 from chainsched.models import Metadata, WorkQueue
 from chainsched.models.manifest_facts import load_facts
 from chainsched.models.obstacles import RowStanding
+from chainsched.models.run_reports import describe_join, last_join, waiting_joins
 
 PREVIEW = 10
+# Runs of which a join says what it waits for.
+MAX_RUNS = 3
 
 
 def explain(manifest_id: int, *, workflows: Collection[str], now: datetime) -> Explanation:
@@ -35,6 +39,8 @@ def explain(manifest_id: int, *, workflows: Collection[str], now: datetime) -> E
     code, reason = str(decision.reason), decision.in_words
     if facts.open_item is OpenItem.QUEUED:
         code, reason = _why_waiting(facts, workflows=workflows, now=now)
+    elif decision.reason is Reason.PARENT_NOT_AHEAD and facts.is_join:
+        code, reason = _why_join_waits(facts, reason)
     elif facts.open_item is OpenItem.PENDING and (stranded := _find_stranded(facts, workflows=workflows)):
         code, reason = _without_worker(stranded)
     return Explanation(
@@ -44,6 +50,22 @@ def explain(manifest_id: int, *, workflows: Collection[str], now: datetime) -> E
         next_run_at=facts.next_run_at,
         next_runs=_preview(facts, now=now),
     )
+
+
+def _why_join_waits(facts: Facts, otherwise: str) -> tuple[str, str]:
+    """What a join waits for in its open runs; else how it stood in the last one, if that was short."""
+    waiting = waiting_joins(facts.manifest_id, limit=MAX_RUNS + 1)
+    if waiting:
+        more = "; and in further runs" if len(waiting) > MAX_RUNS else ""
+        reports = "; ".join(describe_join(state).in_words for state in waiting[:MAX_RUNS])
+        return str(Reason.WAITS_FOR_PARENTS), f"{IN_WORDS[Reason.WAITS_FOR_PARENTS]}: {reports}{more}"
+    last = last_join(facts.manifest_id)
+    if last is not None and last.outcome == JoinOutcome.SHORT:
+        remedy = "Retry the dead letters, or run what is missing again from there"
+        return str(
+            Reason.TOO_FEW_ARRIVED
+        ), f"{IN_WORDS[Reason.TOO_FEW_ARRIVED]}: {describe_join(last).in_words}. {remedy}"
+    return str(Reason.PARENT_NOT_AHEAD), otherwise
 
 
 def explain_row(row: WorkQueue, *, workflows: Collection[str], now: datetime) -> Explanation:

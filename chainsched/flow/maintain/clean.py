@@ -25,12 +25,14 @@ from chainsched.flow.transactions import transact
 from chainsched.models import (
     BulkDecision,
     BulkDecisionItem,
-    CancelledTree,
     DeadLetter,
+    GraphRun,
+    JoinState,
     Manifest,
     Metadata,
     NamedLock,
     Process,
+    TakenOver,
     WorkQueue,
 )
 from chainsched.models.manifest_facts import load_open_items
@@ -97,13 +99,20 @@ def _removable(roots: Sequence[Kept], rules: Policy, *, now: datetime) -> set[in
 
 
 def _unfinished(root_ids: Sequence[int]) -> set[int]:
-    """The trees that a dead letter or a waiting row keeps open."""
+    """The trees that a dead letter, a waiting row or an open run keeps open."""
     letters = DeadLetter.objects.awaiting().filter(
         Q(execution__in=root_ids) | Q(execution__root_execution__in=root_ids)
     )
     awaited = letters.values_list("execution__root_execution_id", "execution_id")
     waiting = WorkQueue.objects.queued().filter(root_execution__in=root_ids)
-    return {root_id or id_ for root_id, id_ in awaited} | set(waiting.values_list("root_execution_id", flat=True))
+    of_open_runs = Metadata.objects.filter(
+        Exists(GraphRun.objects.open().filter(id=OuterRef("run_id"))), id__in=root_ids
+    )
+    return {
+        *(root_id or id_ for root_id, id_ in awaited),
+        *(id_ for id_ in waiting.values_list("root_execution_id", flat=True) if id_ is not None),
+        *of_open_runs.values_list("id", flat=True),
+    }
 
 
 def _last(roots: Sequence[Kept], rules: Policy) -> set[int]:
@@ -131,12 +140,12 @@ def _remove_trees(root_ids: Sequence[int], *, now: datetime, is_dry_run: bool) -
 
 
 def _remove_executions(rows: Sequence[tuple[int, int | None]], *, now: datetime) -> int:
-    """Remove executions, the queue rows that they came from, and the CancelledTree rows of roots among them."""
+    """Remove executions, the queue rows that they came from, and the further runs that they stood for."""
     with transact():
         NamedLock.objects.hold(CLEANUP, now=now)
         came_from = [row_id for _, row_id in rows if row_id is not None]
         WorkQueue.objects.filter(id__in=came_from, status=QueueStatus.DISPATCHED).delete()
-        CancelledTree.objects.filter(root_execution__in=[id_ for id_, _ in rows]).delete()
+        TakenOver.objects.filter(execution_id__in=[id_ for id_, _ in rows]).delete()
         return Metadata.objects.purge([id_ for id_, _ in rows])
 
 
@@ -153,11 +162,27 @@ def _clean_other_rows(before: datetime, *, now: datetime, is_dry_run: bool) -> C
     removed: Counter[str] = Counter()
     for kind, rows in stale.items():
         removed[kind] = rows.count() if is_dry_run else _delete(rows)
+    removed["runs"] = _clean_runs(before, is_dry_run=is_dry_run)
     finished = _finished_manifests(before)
     if not is_dry_run:
         for part in chunks(finished, size=BATCH):
             remove(part, now=now)
     removed["manifests"] = len(finished)
+    return removed
+
+
+def _clean_runs(before: datetime, *, is_dry_run: bool) -> int:
+    """Remove runs that were closed long ago and of which no execution is left, with their JoinStates."""
+    executions = Metadata.objects.filter(run=OuterRef("id"))
+    stale = GraphRun.objects.filter(~Exists(executions), closed_at__lt=before)
+    if is_dry_run:
+        return stale.count()
+    removed = 0
+    while ids := list(stale.order_by("id").values_list("id", flat=True)[:BATCH]):
+        with transact():
+            JoinState.objects.filter(run__in=ids).delete()
+            TakenOver.objects.filter(run_id__in=ids).delete()
+            removed += GraphRun.objects.filter(id__in=ids).delete()[0]
     return removed
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 
 from chainsched.domain.results import Finding
-from chainsched.flow.maintain import fsck_executions, fsck_graph, fsck_states
+from chainsched.flow.maintain import fsck_executions, fsck_graph, fsck_runs, fsck_states
 
 logger = logging.getLogger(__name__)
 
@@ -22,6 +22,7 @@ Check = Callable[..., Iterator[Finding]]
 CHECKS: Mapping[str, Check] = {
     "guard": fsck_graph.guard_is_present,
     "state_row": fsck_states.every_manifest_has_a_state,
+    "edges": fsck_graph.edges_are_stored,
     "cycle": fsck_graph.no_cycles,
     "depth": fsck_graph.depth_is_right,
     "process": fsck_executions.running_has_a_live_process,
@@ -31,13 +32,17 @@ CHECKS: Mapping[str, Check] = {
     "lineage": fsck_executions.parents_and_roots_agree,
     "limits": fsck_executions.limits_are_kept,
     "numbers": fsck_states.numbers_are_in_order,
-    "outstanding_parts": fsck_states.outstanding_parts_are_right,
+    "members": fsck_graph.members_of_fan_ins_are_right,
+    "joins_ahead": fsck_graph.joins_ahead_are_right,
+    "tokens": fsck_runs.tokens_are_counted,
+    "run_end": fsck_runs.runs_end,
+    "parts": fsck_states.parts_are_right,
     "alarm_missing": fsck_states.no_alarm_is_missing,
     "alarm_forbidden": fsck_states.no_alarm_is_forbidden,
 }
 
 # The checks of the loop: they are cheap, and manifests do not run if these facts are wrong.
-RECONCILED = ("outstanding_parts", "alarm_missing")
+RECONCILED = ("parts", "alarm_missing")
 
 
 def run_fsck(*, now: datetime, repair: bool = False, checks: Sequence[str] = tuple(CHECKS)) -> list[Finding]:

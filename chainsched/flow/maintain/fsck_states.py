@@ -1,7 +1,7 @@
 """Part of fsck: the rules for the run-time states of manifests.
 
 Reads:  states, and the facts behind their alarms.
-Writes: with ``repair`` alarms, execution numbers, outstanding parts and missing states; second open items.
+Writes: with ``repair`` alarms, execution numbers, the parts of items and missing states; second open items.
 Next:   fsck reports.
 """
 
@@ -17,12 +17,13 @@ from chainsched.db import bulk
 from chainsched.db.chunks import chunks
 from chainsched.domain import due
 from chainsched.domain.due import Facts
-from chainsched.domain.obstacles import find_obstacle
+from chainsched.domain.obstacles import find_obstacle, find_obstacle_to_row
 from chainsched.domain.results import Finding
-from chainsched.domain.states import DeadLetterStatus, ScheduleType
+from chainsched.domain.states import DeadLetterStatus, ScheduleType, Source
 from chainsched.exceptions import InvalidSchedule
 from chainsched.flow.announce import announce_letters
 from chainsched.flow.run.alarm import arm
+from chainsched.flow.run.tokens import TokenLedger, cancel_queued
 from chainsched.flow.schedule.parent_marks import set_parent_marks
 from chainsched.flow.transactions import transact
 from chainsched.models import DeadLetter, Manifest, ManifestState, Metadata, WorkQueue
@@ -71,64 +72,73 @@ def _alarm(facts: Facts, *, now: datetime) -> datetime | None:
         return facts.next_run_at
 
 
-def outstanding_parts_are_right(check: str, *, now: datetime, repair: bool) -> Iterator[Finding]:
-    """A continuation waits exactly for the siblings that have an outstanding part."""
-    for page in _pages(ManifestState.objects.possibly_outstanding):
+def parts_are_right(check: str, *, now: datetime, repair: bool) -> Iterator[Finding]:
+    """Joins wait exactly for the items that may run: none that an obstacle or a dead letter stops, all others."""
+    for page in _pages(_with_items):
         with transact():
-            locked = ManifestState.objects.lock_family(page)
-            wrong = ManifestState.objects.wrong_outstanding_parts(page)
-            if repair and wrong:
-                ManifestState.objects.note_outstanding_parts(wrong)
-                arm(locked, now=now)
-        names = _names(wrong)
-        for manifest_id, (noted, outstanding_part) in wrong.items():
-            evidence = f"continuations below manifest {noted} wait for it, it should be below {outstanding_part}"
-            yield Finding(check, names[manifest_id], evidence, is_repaired=repair)
+            facts = load_facts(ManifestState.objects.lock_free(page))
+            rows = {row.manifest_id: row for row in WorkQueue.objects.lock_items([it.manifest_id for it in facts])}
+            wrong = [known for known in facts if _has_wrong_part(known, rows.get(known.manifest_id))]
+            if repair:
+                arm([known.manifest_id for known in wrong], now=now)
+        for known in wrong:
+            evidence = "joins wait for an item that may not run, or do not wait for one that may"
+            yield Finding(check, known.external_id, evidence, is_repaired=repair)
+
+
+def _with_items(*, after: int, limit: int) -> list[int]:
+    """Manifests with an item that is due or queued in a run, in pages by id."""
+    queued = WorkQueue.objects.queued().filter(run__isnull=False, manifest__gt=after)
+    due = ManifestState.objects.filter(due_run__isnull=False, manifest__gt=after)
+    ids = {
+        *queued.order_by("manifest_id").values_list("manifest_id", flat=True)[:limit],
+        *due.order_by("manifest_id").values_list("manifest_id", flat=True)[:limit],
+    }
+    return sorted(id_ for id_ in ids if id_ is not None)[:limit]
+
+
+def _has_wrong_part(known: Facts, row: WorkQueue | None) -> bool:
+    is_due_wrong = bool(known.due_item.tokens) and known.due_item.has_tokens is known.is_stopped
+    is_row_wrong = row is not None and row.has_tokens is not (find_obstacle_to_row(known, Source(row.source)) is None)
+    return is_due_wrong or is_row_wrong
 
 
 def numbers_are_in_order(check: str, *, now: datetime, repair: bool) -> Iterator[Finding]:
-    """A dependent's due execution is not before its covered or settled one, nor after its parent's newest outcome."""
+    """A dependent's due execution is not before its covered one, nor after its parent's newest outcome."""
     wrong = _out_of_order()
     for part in chunks(sorted(wrong)):
         if repair:
             with transact():
-                ManifestState.objects.lock_family(part)
+                ManifestState.objects.lock(part)
                 rows = [_reordered(id_, *numbers) for id_, numbers in _out_of_order(part).items()]
                 bulk.update(ManifestState, rows, key="manifest")
-                ManifestState.objects.note_outstanding_parts(part)
                 arm(part, now=now)
         names = _names(part)
         for manifest_id in part:
-            due_for, covered, settled, newest = wrong[manifest_id]
-            evidence = f"due {due_for}, covered {covered}, settled {settled}, its parent's newest outcome {newest}"
+            due_for, covered, newest = wrong[manifest_id]
+            evidence = f"due {due_for}, covered {covered}, its parent's newest outcome {newest}"
             yield Finding(check, names[manifest_id], evidence, is_repaired=repair)
 
 
-def _out_of_order(manifest_ids: Sequence[int] | None = None) -> dict[int, tuple[int, int, int, int]]:
+def _out_of_order(manifest_ids: Sequence[int] | None = None) -> dict[int, tuple[int, int, int]]:
     newest = F("manifest__depends_on__state__finished_execution")
     rows = ManifestState.objects.filter(
-        Q(due_execution__lt=F("covered_execution"))
-        | Q(due_execution__lt=F("settled_execution"))
-        | Q(due_execution__gt=newest),
+        Q(due_execution__lt=F("covered_execution")) | Q(due_execution__gt=newest),
         manifest__schedule_type=ScheduleType.DEPENDENT,
         manifest__depends_on__isnull=False,
+        manifest__is_join=False,
     )
     if manifest_ids is not None:
         rows = rows.filter(manifest__in=manifest_ids)
-    columns = ("manifest_id", "due_execution", "covered_execution", "settled_execution")
+    columns = ("manifest_id", "due_execution", "covered_execution")
     found = rows.order_by("manifest_id").values_list(*columns, "manifest__depends_on__state__finished_execution")
-    return {manifest_id: (due_for, covered, settled, done) for manifest_id, due_for, covered, settled, done in found}
+    return {manifest_id: (due_for, covered, done) for manifest_id, due_for, covered, done in found}
 
 
-def _reordered(manifest_id: int, due_for: int, covered: int, settled: int, newest: int) -> dict[str, int]:
+def _reordered(manifest_id: int, due_for: int, covered: int, newest: int) -> dict[str, int]:
     """Numbers in order. No run repeats: covered executions stay covered, up to the parent's newest outcome."""
-    due_for = min(max(due_for, covered, settled), newest)
-    return {
-        "manifest": manifest_id,
-        "due_execution": due_for,
-        "covered_execution": min(covered, due_for),
-        "settled_execution": min(settled, due_for),
-    }
+    due_for = min(max(due_for, covered), newest)
+    return {"manifest": manifest_id, "due_execution": due_for, "covered_execution": min(covered, due_for)}
 
 
 def at_most_one_open_item(check: str, *, now: datetime, repair: bool) -> Iterator[Finding]:
@@ -136,7 +146,7 @@ def at_most_one_open_item(check: str, *, now: datetime, repair: bool) -> Iterato
     for part in chunks(sorted(_with_several_items())):
         if repair:
             with transact():
-                ManifestState.objects.lock_family(part)
+                ManifestState.objects.lock(part)
                 _close_second_items(part, now=now)
                 arm(part, now=now)
         names = _names(part)
@@ -168,7 +178,9 @@ def _awaiting_with_active_runs() -> Any:
 def _close_second_items(manifest_ids: Sequence[int], *, now: datetime) -> None:
     """Keep active runs; cancel queued rows with another open item, and close letters with an active run."""
     queued = [id_ for id_ in _queued_with_other_items().filter(manifest__in=manifest_ids) if id_ is not None]
-    WorkQueue.objects.cancel_queued(queued, reason=SECOND_ITEM)
+    ledger = TokenLedger()
+    cancel_queued(queued, reason=SECOND_ITEM, ledger=ledger)
+    ledger.write()
     active = [id_ for id_ in _awaiting_with_active_runs().filter(manifest__in=manifest_ids) if id_ is not None]
     letters = DeadLetter.objects.awaiting().filter(manifest__in=active)
     announce_letters(dead_letter_resolved, list(letters.values_list("id", flat=True)))
@@ -183,7 +195,7 @@ def every_manifest_has_a_state(check: str, *, now: datetime, repair: bool) -> It
             with transact():
                 rows = [{"manifest": id_} for id_ in part]
                 bulk.insert(ManifestState, rows, returning=("manifest",), skip_conflicts=True)
-                ManifestState.objects.lock_family(part)
+                ManifestState.objects.lock(part)
                 set_parent_marks(part)
                 arm(part, now=now)
         for name in _names(part).values():

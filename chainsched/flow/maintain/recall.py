@@ -16,10 +16,13 @@ from typing import TypeVar
 
 from chainsched.db.id_in import id_in
 from chainsched.db.notify import DISPATCHER
+from chainsched.domain.items import Item
 from chainsched.flow.announce import wake
 from chainsched.flow.operate.cancel import stop
+from chainsched.flow.run.alarm import arm
+from chainsched.flow.run.carried import find_cancelled
 from chainsched.flow.transactions import Parts, in_parts, transact
-from chainsched.models import CancelledTree, DeadLetter, Manifest, ManifestState, Metadata, WorkQueue
+from chainsched.models import DeadLetter, Manifest, ManifestState, Metadata, TakenOver, WorkQueue
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +48,7 @@ def recall(*, workflows: Collection[str], now: datetime) -> Recalled:
     and one with a manifest that has another row in the queue, which only a change by hand can cause, stays pending.
     """
     stranded = list(Metadata.objects.stranded(workflows).values_list("id", flat=True)[:BATCH])
-    taken = _written(in_parts(stranded, _take_back))
+    taken = _written(in_parts(stranded, functools.partial(_take_back, now=now)))
     queued = sum(len(part.queued) for part in taken)
     unqueueable = sorted(row.id for part in taken for row in part.unqueueable)
     cancelled = sum(_written(in_parts(unqueueable, functools.partial(_cancel, now=now))))
@@ -77,7 +80,7 @@ class _Taken:
     unqueueable: Collection[Metadata]
 
 
-def _take_back(execution_ids: Sequence[int]) -> _Taken:
+def _take_back(execution_ids: Sequence[int], *, now: datetime) -> _Taken:
     with transact():
         ManifestState.objects.lock(Metadata.objects.manifests_of(execution_ids))
         unclaimed = Metadata.objects.lock_unclaimed(execution_ids)
@@ -90,6 +93,9 @@ def _take_back(execution_ids: Sequence[int]) -> _Taken:
         WorkQueue.objects.rename_workflow(_renamed(queued, owners))
         Metadata.objects.withdraw([row.id for row in queued])
         _unlink_letters([origins[row.id] for row in queued])
+        TakenOver.objects.filter(execution_id__in=[row.id for row in queued]).delete()
+        # A manifest that was disabled since has no part any more.
+        arm([row.manifest_id for row in queued if row.manifest_id is not None], now=now)
         if queued:
             wake(DISPATCHER)
     return _Taken(queued, unqueueable)
@@ -110,12 +116,12 @@ def _origins(rows: Sequence[Metadata]) -> dict[int, WorkQueue]:
 
 def _unqueueable(rows: Sequence[Metadata], *, owners: Collection[int], origins: Collection[int]) -> set[Metadata]:
     """Executions that could never run, or must not, from the queue; left pending they would fill limits for ever."""
-    cancelled_trees = CancelledTree.objects.marked(row.tree_id for row in rows)
+    cancelled = find_cancelled({row.id: Item.of(row) for row in rows})
     return {
         row
         for row in rows
         if row.cancel_requested
-        or row.tree_id in cancelled_trees
+        or row.id in cancelled
         or row.id not in origins
         or (row.manifest_id is not None and row.manifest_id not in owners)
     }
@@ -138,8 +144,8 @@ def _unlink_letters(origins: Sequence[WorkQueue]) -> None:
 
 
 def _cancel(execution_ids: Sequence[int], *, now: datetime) -> int:
-    """End executions that cannot go back; with locks on their whole families, because an end may change them."""
+    """End executions that cannot go back."""
     with transact():
-        ManifestState.objects.lock_family(Metadata.objects.manifests_of(execution_ids))
+        ManifestState.objects.lock(Metadata.objects.manifests_of(execution_ids))
         unclaimed = Metadata.objects.lock_unclaimed(execution_ids)
         return stop(unclaimed, reason=NO_PROCESS_CAN_RUN_IT, now=now).pending

@@ -16,8 +16,8 @@ from chainsched.domain.results import Cancelled
 from chainsched.domain.states import ExecutionState
 from chainsched.flow.announce import wake
 from chainsched.flow.run.alarm import arm
-from chainsched.flow.run.dependents import find_continuations, with_steady_edges
 from chainsched.flow.run.record import record
+from chainsched.flow.run.tokens import TokenLedger, cancel_queued, cancel_rows
 from chainsched.flow.transactions import transact
 from chainsched.models import Manifest, ManifestState, Metadata, WorkQueue
 
@@ -27,31 +27,34 @@ def cancel(manifest_ids: Collection[int], *, reason: str, now: datetime) -> Canc
 
     A row that is dispatched while this waits for it is found as an execution, so that no work is missed.
     """
-    return with_steady_edges(lambda: _cancel(manifest_ids, reason=reason, now=now))
-
-
-def cancel_execution(execution_id: int, *, reason: str, now: datetime) -> Cancelled:
-    """Stop one execution and nothing else; one that has ended stays as it is."""
-    return with_steady_edges(lambda: _cancel_execution(execution_id, reason=reason, now=now))
+    with transact():
+        ManifestState.objects.lock(manifest_ids)
+        ledger = TokenLedger()
+        untriggered = ManifestState.objects.forget_triggers(manifest_ids)
+        unqueued = cancel_queued(manifest_ids, reason=reason, ledger=ledger)
+        _consume(unqueued, ledger=ledger, now=now)
+        stopped = stop(Metadata.objects.lock_active_of(manifest_ids), reason=reason, now=now)
+        arm(untriggered, now=now, ledger=ledger)
+        ledger.write()
+    return Cancelled(queued=len(unqueued)) + stopped
 
 
 def cancel_row(row_id: int, *, reason: str, now: datetime) -> bool:
     """Take one row out of the queue; False if it waits no longer. Trigger requests for another run stay."""
-    return with_steady_edges(lambda: _cancel_row(row_id, reason=reason, now=now))
-
-
-def _cancel_row(row_id: int, *, reason: str, now: datetime) -> bool:
     with transact():
         owner_ids = WorkQueue.objects.manifest_of(row_id)
-        locked = ManifestState.objects.lock_family(owner_ids)
-        is_cancelled = WorkQueue.objects.cancel_row(row_id, reason=reason)
-        _consume(owner_ids if is_cancelled else [], locked=locked, now=now)
+        ManifestState.objects.lock(owner_ids)
+        ledger = TokenLedger()
+        is_cancelled = bool(cancel_rows([row_id], reason=reason, ledger=ledger))
+        _consume(owner_ids if is_cancelled else [], ledger=ledger, now=now)
+        ledger.write()
     return is_cancelled
 
 
-def _cancel_execution(execution_id: int, *, reason: str, now: datetime) -> Cancelled:
+def cancel_execution(execution_id: int, *, reason: str, now: datetime) -> Cancelled:
+    """Stop one execution and nothing else; one that has ended stays as it is."""
     with transact():
-        ManifestState.objects.lock_family(Metadata.objects.manifests_of([execution_id]))
+        ManifestState.objects.lock(Metadata.objects.manifests_of([execution_id]))
         active = Metadata.objects.lock_active([execution_id])
         return stop(active, reason=reason, now=now)
 
@@ -66,20 +69,8 @@ def stop(active: Collection[Metadata], *, reason: str, now: datetime) -> Cancell
     return Cancelled(pending=len(ended), running=len(requested - set(ended)))
 
 
-def _cancel(manifest_ids: Collection[int], *, reason: str, now: datetime) -> Cancelled:
-    with transact():
-        locked = ManifestState.objects.lock_family(manifest_ids)
-        untriggered = ManifestState.objects.forget_triggers(manifest_ids)
-        unqueued = WorkQueue.objects.cancel_queued(manifest_ids, reason=reason)
-        _consume(unqueued, locked=locked, now=now)
-        stopped = stop(Metadata.objects.lock_active_of(manifest_ids), reason=reason, now=now)
-        arm(untriggered, now=now)
-    return Cancelled(queued=len(unqueued)) + stopped
-
-
-def _consume(manifest_ids: Sequence[int], *, locked: Collection[int], now: datetime) -> None:
+def _consume(manifest_ids: Sequence[int], *, ledger: TokenLedger, now: datetime) -> None:
     """End the occurrence of a cancelled row, and set the alarm for the next one."""
-    ManifestState.objects.settle(manifest_ids, now=now)
+    ManifestState.objects.note_finished(manifest_ids, now=now)
     Manifest.objects.mark_done(manifest_ids, now=now)
-    ManifestState.objects.note_outstanding_parts(manifest_ids)
-    arm({*manifest_ids, *find_continuations(manifest_ids, locked=locked)}, now=now)
+    arm(manifest_ids, now=now, ledger=ledger)

@@ -12,6 +12,8 @@ from datetime import datetime
 
 from chainsched.db.chunks import chunks
 from chainsched.flow.run.alarm import arm
+from chainsched.flow.run.consume import look_again
+from chainsched.flow.run.tokens import TokenLedger
 from chainsched.flow.transactions import transact
 from chainsched.models import Manifest, ManifestGroup, ManifestState
 
@@ -38,13 +40,16 @@ def disable_group(group_id: int, *, now: datetime) -> bool:
 
 def _switch(manifest_ids: Collection[int], *, is_enabled: bool, now: datetime) -> int:
     with transact():
-        locked = ManifestState.objects.lock_family(manifest_ids)
+        ManifestState.objects.lock(manifest_ids)
         rows = Manifest.objects.filter(id__in=manifest_ids, is_enabled=not is_enabled)
         switched = list(rows.values_list("id", flat=True))
         Manifest.objects.filter(id__in=switched).update(is_enabled=is_enabled)
-        ManifestState.objects.note_outstanding_parts(switched)
-        arm(switched, now=now, is_fresh=is_enabled)
-        arm(set(locked) - set(manifest_ids), now=now)
+        ledger = TokenLedger()
+        arm(switched, now=now, is_fresh=is_enabled, ledger=ledger)
+        # Plain dependents start and stop with their parent; their states are not waited for.
+        dependents = Manifest.objects.plain_dependents_of(switched)
+        look_again([id_ for id_ in dependents if id_ not in switched], ledger=ledger, now=now)
+        ledger.write()
     return len(switched)
 
 

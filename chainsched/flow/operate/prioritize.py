@@ -7,15 +7,21 @@ Next:   the dispatcher.
 
 from __future__ import annotations
 
+from datetime import datetime
+
+from chainsched.flow.run.alarm import arm
 from chainsched.flow.transactions import transact
 from chainsched.models import ManifestState, WorkQueue
 
 
-def prioritize(row_id: int) -> bool:
+def prioritize(row_id: int, *, now: datetime) -> bool:
     """Put a waiting row first of its priority, without its delay; False if it waits no longer.
 
     As after a trigger, it runs even if its manifest is disabled. Limits and a disabled group still apply.
     """
     with transact():
-        ManifestState.objects.lock(WorkQueue.objects.manifest_of(row_id))
-        return WorkQueue.objects.put_first(row_id)
+        owner_ids = ManifestState.objects.lock(WorkQueue.objects.manifest_of(row_id))
+        is_moved = WorkQueue.objects.put_first(row_id)
+        # An operator asks for it now, so that joins wait for it although its manifest is disabled.
+        arm(owner_ids, now=now)
+    return is_moved

@@ -16,19 +16,23 @@ from typing import Any
 from chainsched import history
 from chainsched.db.fields import with_users
 from chainsched.domain.inputs import Unreadable
+from chainsched.domain.items import Item
 from chainsched.domain.results import Resolved
 from chainsched.domain.states import BulkDecisionVerb, DeadLetterStatus, Source
 from chainsched.flow.announce import announce_letters
 from chainsched.flow.run.alarm import arm
-from chainsched.flow.run.dependents import find_continuations, with_steady_edges
-from chainsched.flow.run.enqueue import Lineage, QueueRequest, enqueue
+from chainsched.flow.run.carried import find_cancelled
+from chainsched.flow.run.enqueue import enqueue
+from chainsched.flow.run.requests import Lineage, QueueRequest
+from chainsched.flow.run.runs import rejoin_runs
+from chainsched.flow.run.tokens import TokenLedger
 from chainsched.flow.transactions import transact
-from chainsched.models import CancelledTree, DeadLetter, Manifest, ManifestState, Metadata
+from chainsched.models import DeadLetter, Manifest, ManifestState, Metadata
 from chainsched.signals import dead_letter_resolved
 
 GONE = "its manifest was removed; acknowledge it"
 UNREADABLE = "its input cannot be read; acknowledge it, and trigger the manifest with an input that can"
-TREE_CANCELLED = "its tree was cancelled; acknowledge it, and trigger the manifest if it should run all the same"
+RUN_CANCELLED = "its run was cancelled; acknowledge it, and trigger the manifest if it should run all the same"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,33 +92,35 @@ def retry(letter_ids: Collection[int], *, decision: LetterDecision, now: datetim
 
     The failure count starts at 0. A letter that is resolved already is skipped, and the result names the user.
     """
-    return with_steady_edges(lambda: _retry(letter_ids, decision=decision, now=now))
-
-
-def _retry(letter_ids: Collection[int], *, decision: LetterDecision, now: datetime) -> Resolved:
     with transact():
         letters, skipped, locked = _take(letter_ids)
         failed = Metadata.objects.in_bulk([letter.execution_id for letter in letters if letter.execution_id])
         refused = {letter.id: GONE for letter in letters if letter.manifest_id not in locked}
-        refused |= _of_cancelled_trees(letters, failed) | _without_input(letters, failed)
+        refused |= _without_input(letters, failed)
+        repeatable = {
+            letter.id: failed[letter.execution_id or 0]
+            for letter in letters
+            if letter.id not in refused and letter.execution_id in failed
+        }
+        ledger = TokenLedger()
+        items = rejoin_runs(repeatable, ledger=ledger)
+        # After that: a run that is cancelled just now is seen as cancelled here, too, and no new run begins for it.
+        refused |= _of_cancelled_runs({id_: run for id_, run in repeatable.items() if id_ not in items})
         known = {letter.id: letter for letter in letters if letter.id not in refused}
         _decide(known, DeadLetterStatus.RETRIED, decision, now=now)
-        enqueue(
-            [_queue_request(letter, failed.get(letter.execution_id or 0), now) for letter in known.values()], now=now
-        )
-        # The letter no longer blocks the manifest: outcomes of its parent since then are its part again.
-        manifest_ids = sorted({letter.manifest_id for letter in known.values() if letter.manifest_id is not None})
-        ManifestState.objects.note_outstanding_parts(manifest_ids)
-        arm(find_continuations(manifest_ids, locked=locked), now=now)
+        requests = [
+            _queue_request(letter, failed.get(letter.execution_id or 0), items.get(letter.id), now)
+            for letter in known.values()
+        ]
+        enqueue(requests, now=now, ledger=ledger)
+        # The letter no longer blocks the manifest: outcomes of its parents since then are its part again.
+        arm(sorted({letter.manifest_id for letter in known.values() if letter.manifest_id}), now=now, ledger=ledger)
+        ledger.write()
     return Resolved(tuple(known), {**skipped, **refused})
 
 
 def acknowledge(letter_ids: Collection[int], *, decision: LetterDecision, now: datetime) -> Resolved:
     """Close letters without another run; the occurrence is consumed, and the schedule continues from now."""
-    return with_steady_edges(lambda: _acknowledge(letter_ids, decision=decision, now=now))
-
-
-def _acknowledge(letter_ids: Collection[int], *, decision: LetterDecision, now: datetime) -> Resolved:
     with transact():
         letters, skipped, locked = _take(letter_ids)
         found = {letter.id: letter for letter in letters}
@@ -122,17 +128,13 @@ def _acknowledge(letter_ids: Collection[int], *, decision: LetterDecision, now: 
         manifest_ids = sorted({letter.manifest_id for letter in letters if letter.manifest_id in locked})
         ManifestState.objects.filter(manifest__in=manifest_ids).update(last_finished_run=now)
         Manifest.objects.mark_done(manifest_ids, now=now)
-        ManifestState.objects.note_outstanding_parts(manifest_ids)
-        arm({*manifest_ids, *find_continuations(manifest_ids, locked=locked)}, now=now)
+        arm(manifest_ids, now=now)
     return Resolved(tuple(found), skipped)
 
 
-def _of_cancelled_trees(letters: Sequence[DeadLetter], failed: Mapping[int, Metadata]) -> dict[int, str]:
-    """The letters of runs in cancelled trees, for which no rows are made any more."""
-    runs = {letter.id: failed.get(letter.execution_id or 0) for letter in letters}
-    trees = {letter_id: run.tree_id for letter_id, run in runs.items() if run is not None}
-    cancelled = CancelledTree.objects.marked(trees.values())
-    return {letter_id: TREE_CANCELLED for letter_id, tree_id in trees.items() if tree_id in cancelled}
+def _of_cancelled_runs(failed: Mapping[int, Metadata]) -> dict[int, str]:
+    """The letters of executions all of whose runs were cancelled: no rows are made for these any more."""
+    return dict.fromkeys(find_cancelled({id_: Item.of(run) for id_, run in failed.items()}), RUN_CANCELLED)
 
 
 def _without_input(letters: Sequence[DeadLetter], failed: Mapping[int, Metadata]) -> dict[int, str]:
@@ -145,7 +147,7 @@ def _take(letter_ids: Collection[int]) -> tuple[list[DeadLetter], dict[int, str]
     """Lock the manifests of the letters, then read: the letters that still wait, and why the others are skipped."""
     rows = DeadLetter.objects.filter(id__in=letter_ids)
     manifest_ids = {id_ for id_ in rows.values_list("manifest_id", flat=True) if id_ is not None}
-    locked = set(ManifestState.objects.lock_family(manifest_ids))
+    locked = set(ManifestState.objects.lock(manifest_ids))
     letters = list(rows.prefetch_related(with_users("resolved_by")).order_by("id"))
     awaiting = [letter for letter in letters if letter.status == DeadLetterStatus.AWAITING_INTERVENTION]
     skipped = dict.fromkeys(letter_ids, "there is no such dead letter")
@@ -171,7 +173,7 @@ def _decide(
     announce_letters(dead_letter_resolved, list(letters))
 
 
-def _queue_request(letter: DeadLetter, failed: Metadata | None, now: datetime) -> QueueRequest:
+def _queue_request(letter: DeadLetter, failed: Metadata | None, item: Item | None, now: datetime) -> QueueRequest:
     """A repeat of the failed run; if retention removed that execution, a run with the manifest's own input."""
     manifest_id = letter.manifest_id or 0
     if failed is None:
@@ -183,6 +185,7 @@ def _queue_request(letter: DeadLetter, failed: Metadata | None, now: datetime) -
         input=failed.input,
         lineage=Lineage.of(failed),
         dead_letter_id=letter.id,
+        item=item,
     )
 
 

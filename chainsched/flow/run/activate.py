@@ -8,19 +8,22 @@ Next:   the dispatcher.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
 from chainsched.conf import get_config
 from chainsched.db.clock import database_now
 from chainsched.domain.due import OpenItem
+from chainsched.domain.items import Item
 from chainsched.domain.results import Answer
 from chainsched.domain.states import ScheduleType, Source
 from chainsched.exceptions import ActivationError, ProcessLost
-from chainsched.flow.run.enqueue import Lineage, QueueRequest, enqueue, lineages_of
+from chainsched.flow.run.enqueue import enqueue
+from chainsched.flow.run.requests import Lineage, QueueRequest, lineages_of
+from chainsched.flow.run.tokens import TokenLedger
 from chainsched.flow.transactions import transact
-from chainsched.models import Manifest, ManifestState, Metadata, Process
+from chainsched.models import JoinState, Manifest, ManifestState, Metadata, Process
 from chainsched.models.manifest_facts import load_open_items
 from chainsched.registry import registry
 
@@ -54,15 +57,53 @@ def activate(
         _check_fence(execution_id, process_id)
         Metadata.objects.note_start(execution_id, at=now - ran_for)
         busy = load_open_items([child.id for child in children.values()])
-        lineage = lineages_of([execution_id])[execution_id]
-        requests = [
-            QueueRequest(child.id, Source.ACTIVATION, scheduled_for=now, input=inputs[external_id], lineage=lineage)
-            for external_id, child in children.items()
-            if child.id not in busy
-        ]
-        opened = enqueue(requests, now=now)
+        free = {external_id: child for external_id, child in children.items() if child.id not in busy}
+        opened = _enqueue(free, inputs, execution_id=execution_id, now=now)
     _warn_of_skips(children, busy)
     return [external_id for external_id, child in children.items() if child.id in opened]
+
+
+def _enqueue(
+    children: Mapping[str, Manifest], inputs: Mapping[str, Any], *, execution_id: int, now: datetime
+) -> dict[int, int]:
+    """Queue children in the runs of the execution that activates them."""
+    lineage = lineages_of([execution_id])[execution_id]
+    ledger = TokenLedger()
+    items = _take_items(execution_id, [child.id for child in children.values()], ledger=ledger)
+    requests = [
+        QueueRequest(
+            child.id,
+            Source.ACTIVATION,
+            scheduled_for=now,
+            input=inputs[external_id],
+            lineage=lineage,
+            item=items.get(child.id),
+        )
+        for external_id, child in children.items()
+    ]
+    opened = enqueue(requests, now=now, ledger=ledger)
+    ledger.write()
+    return opened
+
+
+def _take_items(execution_id: int, child_ids: list[int], *, ledger: TokenLedger) -> dict[int, Item]:
+    """The items of children in the runs that their parent's execution stands for; none if it stands for none."""
+    parent = Metadata.objects.only("run_id", "tokens", "is_again").get(id=execution_id)
+    runs = {place.run_id for place in JoinState.objects.places(parent.tokens).values()}
+    tokens = JoinState.objects.tokens_for([(child_id, run_id) for child_id in child_ids for run_id in runs])
+    items = {
+        child_id: Item(
+            run_id=parent.run_id,
+            tokens=tuple(sorted({token for run_id in runs for token in tokens[child_id, run_id]})),
+            has_tokens=True,
+            is_again=parent.is_again,
+        )
+        for child_id in child_ids
+        if runs
+    }
+    for item in items.values():
+        ledger.take(item.tokens)
+    return items
 
 
 def activate_by_hand(manifest_id: int, value: Any, *, now: datetime) -> Answer:

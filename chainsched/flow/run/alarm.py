@@ -1,7 +1,8 @@
 """Used by the stages: set the alarm. No other module writes ``next_run_at``.
 
 Reads:  the facts of manifests; the caller has locked their states.
-Writes: ``next_run_at`` and ``occurrence_at``, and with ``clear`` the executions that a new queue row covers.
+Writes: ``next_run_at`` and ``occurrence_at``, and with ``clear`` the executions that a new queue row covers; whether
+        joins wait for items that are due or queued.
 Next:   the manager evaluates a manifest when its alarm is due.
 """
 
@@ -9,7 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -17,26 +19,57 @@ from chainsched.conf import get_config
 from chainsched.db import bulk
 from chainsched.db.notify import MANAGER
 from chainsched.domain import due
-from chainsched.domain.due import Facts
+from chainsched.domain.due import Facts, OpenItem
+from chainsched.domain.items import Item
+from chainsched.domain.obstacles import find_obstacle_to_row
+from chainsched.domain.states import Source
 from chainsched.exceptions import InvalidSchedule
 from chainsched.flow.announce import wake
-from chainsched.models import ManifestState
+from chainsched.flow.run.tokens import TokenLedger
+from chainsched.models import ManifestState, WorkQueue
 from chainsched.models.manifest_facts import load_facts
 
 logger = logging.getLogger(__name__)
 
 
 def arm(
-    manifest_ids: Collection[int], *, now: datetime, is_fresh: bool = False, idle: Collection[int] = frozenset()
+    manifest_ids: Collection[int],
+    *,
+    now: datetime,
+    is_fresh: bool = False,
+    idle: Collection[int] = frozenset(),
+    ledger: TokenLedger | None = None,
 ) -> int:
     """Give each manifest the alarm that its facts call for; returns how many alarms changed.
 
-    Called by each stage that ends an open item or removes an obstacle. ``is_fresh``: see ``due.alarm``. ``idle`` are
-    the manifests with an open item that the caller has just ended, so that none needs to be looked for.
+    Called by each stage that ends an open item, or lets an obstacle come or go; with it the part of items that wait
+    comes and goes. ``is_fresh``: see ``due.alarm``. ``idle`` are the manifests with an open item that the caller has
+    just ended, so that none needs to be looked for. Without a ``ledger`` of the caller's the notes are written here.
     """
     if not manifest_ids:
         return 0
-    facts = {known.manifest_id: known for known in load_facts(manifest_ids, idle=idle)}
+    notes = TokenLedger() if ledger is None else ledger
+    facts = load_facts(manifest_ids, idle=idle)
+    changed = arm_known(facts, ledger=notes, now=now, is_fresh=is_fresh, of_rows=manifest_ids)
+    if ledger is None:
+        notes.write()
+    return changed
+
+
+def arm_known(
+    known_facts: Sequence[Facts],
+    *,
+    ledger: TokenLedger,
+    now: datetime,
+    is_fresh: bool = False,
+    of_rows: Collection[int] = frozenset(),
+) -> int:
+    """The same with facts that the caller has read under its locks.
+
+    ``of_rows`` are the manifests with an obstacle that may have come or gone for a row that waits.
+    """
+    balance_parts(known_facts, of_rows=of_rows, ledger=ledger)
+    facts = {known.manifest_id: known for known in known_facts}
     alarms = {manifest_id: _alarm(known, now=now, is_fresh=is_fresh) for manifest_id, known in facts.items()}
     changed = {id_: alarm for id_, alarm in alarms.items() if alarm.next_run_at != facts[id_].next_run_at}
     moved = {id_: alarm for id_, alarm in alarms.items() if alarm.occurrence_at != facts[id_].occurrence_at}
@@ -46,6 +79,32 @@ def arm(
         wake(MANAGER)
     set_alarms(changed | moved)
     return len(changed)
+
+
+def balance_parts(facts: Sequence[Facts], *, of_rows: Collection[int], ledger: TokenLedger) -> None:
+    """Let joins wait for exactly the items that may run: due ones and queued ones; active ones are always counted."""
+    due = [
+        (known, not known.is_stopped)
+        for known in facts
+        if known.due_item.tokens and known.due_item.has_tokens is known.is_stopped
+    ]
+    for known, has_part in due:
+        ledger.replace([known.due_item], replace(known.due_item, has_tokens=has_part))
+    bulk.update(
+        ManifestState,
+        [{"manifest": known.manifest_id, "due_has_tokens": has_part} for known, has_part in due],
+        key="manifest",
+    )
+    queued = {known.manifest_id: known for known in facts if known.open_item is OpenItem.QUEUED}
+    rows = WorkQueue.objects.lock_items([id_ for id_ in of_rows if id_ in queued])
+    changed = [(row, has_part) for row in rows if row.has_tokens is not (has_part := _has_part(row, queued))]
+    for row, has_part in changed:
+        ledger.replace([Item.of(row)], replace(Item.of(row), has_tokens=has_part))
+    bulk.update(WorkQueue, [{"id": row.id, "has_tokens": has_part} for row, has_part in changed])
+
+
+def _has_part(row: WorkQueue, facts: Mapping[int, Facts]) -> bool:
+    return find_obstacle_to_row(facts[row.manifest_id or 0], Source(row.source)) is None
 
 
 class Alarm(NamedTuple):
@@ -64,10 +123,10 @@ def set_alarms(alarms: Mapping[int, Alarm]) -> int:
     return len(bulk.update(ManifestState, rows, key="manifest"))
 
 
-def clear(manifest_ids: Collection[int], *, now: datetime, is_covering: bool) -> None:
+def clear(manifest_ids: Collection[int], *, now: datetime, is_covering: bool, is_triggered: bool) -> None:
     """Clear the alarm of manifests that got a queue row; a covering row counts for all their due executions."""
     if manifest_ids:
-        ManifestState.objects.note_queued(manifest_ids, now=now, is_covering=is_covering)
+        ManifestState.objects.note_queued(manifest_ids, now=now, is_covering=is_covering, is_triggered=is_triggered)
 
 
 def _alarm(facts: Facts, *, now: datetime, is_fresh: bool) -> Alarm:

@@ -1,7 +1,7 @@
 """Stage 5 of 8: start queued rows as far as the limits allow. Every execution is created here.
 
 Reads:  the limits, the live executions, and the queue in its order.
-Writes: Metadata rows, and the queue rows they came from.
+Writes: Metadata rows, and the queue rows they came from; the further runs that executions stand for.
 Next:   a worker claims them.
 """
 
@@ -21,10 +21,12 @@ from chainsched.db.clock import database_now
 from chainsched.db.id_in import id_in
 from chainsched.db.notify import WORKER
 from chainsched.domain.capacity import Candidate, Room, admit, advance_turns, room
+from chainsched.domain.items import Item
 from chainsched.domain.states import QueueStatus
 from chainsched.flow.announce import announce_executions, wake
+from chainsched.flow.run.carried import find_cancelled
 from chainsched.flow.transactions import transact
-from chainsched.models import CancelledTree, DeadLetter, ManifestGroup, Metadata, NamedLock, WorkQueue
+from chainsched.models import DeadLetter, JoinState, ManifestGroup, Metadata, NamedLock, TakenOver, WorkQueue
 from chainsched.models.named_lock import DISPATCH
 from chainsched.signals import execution_dispatched
 
@@ -48,15 +50,19 @@ COPIED = (
     "parent_execution",
     "root_execution",
     "causation_id",
+    "run",
+    "tokens",
+    "has_tokens",
+    "is_again",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Dispatched:
-    """The executions that a turn started, cancelled trees of which it met rows, and whether there is more to do."""
+    """The executions that a turn started, rows of cancelled runs that it met, and whether there is more to do."""
 
     execution_ids: Sequence[int] = field(default_factory=list)
-    cancelled_trees: Collection[int] = field(default_factory=set)
+    cancelled_rows: Collection[int] = field(default_factory=set)
     has_more: bool = False
 
 
@@ -74,6 +80,7 @@ def dispatch(*, workflows: Collection[str], now: datetime | None = None, limit: 
         now = now or database_now()
         created = _create(chosen.rows, now=now)
         _mark_dispatched(created)
+        _name_further_runs(chosen.rows, created)
         _link_letters(chosen.rows, created)
         _advance(lock, chosen.rows)
         announce_executions(execution_dispatched, created.values())
@@ -85,8 +92,8 @@ def dispatch(*, workflows: Collection[str], now: datetime | None = None, limit: 
             "by hand can bring about. They wait until it has ended.",
             len(chosen.rows) - len(created),
         )
-    is_getting_on = bool(created or chosen.cancelled_trees)
-    return Dispatched(list(created.values()), chosen.cancelled_trees, has_more=chosen.has_more and is_getting_on)
+    is_getting_on = bool(created or chosen.cancelled_rows)
+    return Dispatched(list(created.values()), chosen.cancelled_rows, has_more=chosen.has_more and is_getting_on)
 
 
 def _room() -> Room:
@@ -101,10 +108,10 @@ def _room() -> Room:
 
 @dataclass(slots=True)
 class Chosen:
-    """The rows that start now, in their order, whether there may be more that could, and cancelled trees met."""
+    """The rows that start now, in their order, whether there may be more that could, and rows of cancelled runs."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
-    cancelled_trees: set[int] = field(default_factory=set)
+    cancelled_rows: set[int] = field(default_factory=set)
     has_more: bool = False
 
 
@@ -118,14 +125,14 @@ def _choose(left: Room, *, workflows: Collection[str], now: datetime, limit: int
             chosen.has_more = not left.is_full
             return chosen
         found = _look(left, workflows=workflows, now=now, limit=looked_for, taken=[row["id"] for row in chosen.rows])
-        cancelled = CancelledTree.objects.marked(row["root_execution_id"] for row in found)
-        startable = [row for row in found if row["root_execution_id"] not in cancelled]
+        cancelled = find_cancelled({row["id"]: Item(row["run_id"], tuple(row["tokens"])) for row in found})
+        startable = [row for row in found if row["id"] not in cancelled]
         candidates = [Candidate(row["id"], row["group_id"], row["turn"]) for row in startable]
         admitted = {candidate.row_id for candidate in admit(candidates, room=left)}
         chosen.rows += [row for row in found if row["id"] in admitted]
-        chosen.cancelled_trees |= cancelled
+        chosen.cancelled_rows |= cancelled
         if cancelled or len(found) < looked_for:
-            # Rows of a cancelled tree are out of the way when the next turn looks.
+            # Rows of a cancelled run are out of the way when the next turn looks.
             chosen.has_more = bool(cancelled)
             return chosen
     chosen.has_more = True
@@ -141,7 +148,8 @@ def _look(
         "group_id",
         "priority",
         "turn",
-        "root_execution_id",
+        "run_id",
+        "tokens",
         "root_correlation_id",
         "dead_letter_id",
         "timeout_seconds",
@@ -189,6 +197,19 @@ def _mark_dispatched(created: dict[int, int]) -> None:
         for row_id, execution_id in created.items()
     ]
     bulk.update(WorkQueue, rows, where={"status": QueueStatus.QUEUED})
+
+
+def _name_further_runs(rows: Sequence[dict[str, Any]], created: dict[int, int]) -> None:
+    """Store the runs that executions stand for besides the one they are named after; most have one token, one run."""
+    several = {row["id"]: row for row in rows if row["id"] in created and len(row["tokens"]) > 1}
+    places = JoinState.objects.places(token for row in several.values() for token in row["tokens"])
+    further = {
+        (places[token].run_id, created[id_])
+        for id_, row in several.items()
+        for token in row["tokens"]
+        if token in places and places[token].run_id != row["run_id"]
+    }
+    bulk.insert(TakenOver, [{"run_id": run_id, "execution_id": id_} for run_id, id_ in sorted(further)])
 
 
 def _link_letters(rows: Sequence[dict[str, Any]], created: dict[int, int]) -> None:

@@ -30,10 +30,7 @@ def state_row(verdict: Verdict, known: Mapping[str, Any], *, now: datetime) -> d
     if is_letter:
         row |= {"dead_lettered_execution": execution_id}
     if verdict.is_final:
-        settled = max(known["state__settled_execution"], known["state__covered_execution"])
-        is_settled = is_letter or known["state__due_execution"] <= settled
-        outstanding_for = None if is_settled else known["state__outstanding_for"]
-        row |= {"finished_execution": execution_id, "settled_execution": settled, "outstanding_for": outstanding_for}
+        row |= {"finished_execution": execution_id}
     return row
 
 

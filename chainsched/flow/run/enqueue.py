@@ -1,31 +1,38 @@
 """Stage 4 of 8: open queue rows. Every row of the work queue is created here.
 
-Reads:  the manifests, and the executions that caused the new rows.
-Writes: WorkQueue rows; the alarms of manifests that got one are cleared.
+Reads:  the manifests, what they are due for, and the executions that caused the new rows.
+Writes: WorkQueue rows; runs of the graph that begin with them; the alarms of manifests that got one are cleared.
 Next:   the dispatcher.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from chainsched import correlation
 from chainsched.conf import get_config
 from chainsched.db import bulk
 from chainsched.db.id_in import id_in
 from chainsched.db.notify import DISPATCHER
 from chainsched.domain.capacity import assign_turns, effective_priority
-from chainsched.domain.inputs import OWN_INPUT
+from chainsched.domain.items import Item
 from chainsched.domain.states import QueueStatus, ScheduleType, Source
 from chainsched.flow.announce import wake
 from chainsched.flow.run import alarm
-from chainsched.models import CancelledTree, Manifest, Metadata, NamedLock, WorkQueue
-from chainsched.models.manifest_state import is_waiting_for_siblings
-from chainsched.models.metadata import Attempt
+from chainsched.flow.run.carried import (
+    begin_carried_runs,
+    carried_item,
+    item_columns,
+    takes_due,
+    undo,
+    without_cancelled_runs,
+)
+from chainsched.flow.run.requests import Lineage, QueueRequest, answers_trigger, given_input, lineages_of
+from chainsched.flow.run.tokens import TokenLedger
+from chainsched.models import Manifest, NamedLock, WorkQueue
 from chainsched.models.named_lock import DISPATCH
 
 logger = logging.getLogger(__name__)
@@ -34,75 +41,43 @@ logger = logging.getLogger(__name__)
 COPIED = {"manifest_external_id": "external_id", "group": "group", "workflow": "workflow"}
 
 
-@dataclass(frozen=True, slots=True)
-class Lineage:
-    """What caused a run: its parent and the root of its tree, as rows and as correlation ids."""
-
-    parent_execution_id: int | None = None
-    root_execution_id: int | None = None
-    causation_id: str = ""
-    root_correlation_id: str = ""
-
-    @classmethod
-    def of(cls, execution: Metadata | Attempt) -> Lineage:
-        """The causes of an execution, for another attempt at the same run."""
-        return cls(
-            parent_execution_id=execution.parent_execution_id,
-            root_execution_id=execution.root_execution_id,
-            causation_id=execution.causation_id,
-            root_correlation_id=execution.root_correlation_id,
-        )
-
-    @classmethod
-    def of_scope(cls) -> Lineage:
-        """The lineage of a run that a caller asks for: caused by the scope of the call, a run, a message, or none."""
-        here = correlation.current()
-        return cls(causation_id=here.causation_id, root_correlation_id=here.root_correlation_id) if here else cls()
-
-
-@dataclass(frozen=True, slots=True)
-class QueueRequest:
-    """A request for one run of a manifest.
-
-    Without an ``input`` of its own the run gets the manifest's, or the one a trigger came with. Without a
-    ``lineage`` of its own it is caused by the execution that the manifest is due for, if there is one.
-    """
-
-    manifest_id: int
-    source: Source
-    scheduled_for: datetime
-    not_before: datetime | None = None
-    attempt: int = 1
-    input: Any = OWN_INPUT
-    lineage: Lineage | None = None
-    dead_letter_id: int | None = None
-
-    @property
-    def is_continued(self) -> bool:
-        """Whether it continues a run that was queued before, so that executions that came due since then stay due."""
-        return self.attempt > 1 or self.dead_letter_id is not None
-
-
-def enqueue(requests: Sequence[QueueRequest], *, now: datetime) -> dict[int, int]:
+def enqueue(requests: Sequence[QueueRequest], *, now: datetime, ledger: TokenLedger | None = None) -> dict[int, int]:
     """Open a queue row for each request and return the row ids by manifest id.
 
     The caller has locked the manifests' states. A manifest that has a queued row already, is gone, or would run for
-    a tree that was cancelled is left out of the answer: losing that race is no error.
+    cancelled runs alone is left out of the answer: losing that race is no error. Without a ``ledger`` of the caller's
+    the notes to joins are written here.
     """
     if not requests:
         return {}
+    notes = TokenLedger() if ledger is None else ledger
     jobs = _load_jobs([request.manifest_id for request in requests])
     possible = [request for request in requests if request.manifest_id in jobs]
-    rows = _rows(possible, jobs, now=now)
-    rows = _without_cancelled_trees(rows, now=now)
-    opened = _insert(rows)
+    possible = without_cancelled_runs(possible, jobs, ledger=notes, now=now)
+    begun = begin_carried_runs(possible, jobs, ledger=notes, now=now)
+    items = {
+        request.manifest_id: carried_item(request, jobs[request.manifest_id], begun, ledger=notes, now=now)
+        for request in possible
+    }
+    opened = _insert(_rows(possible, jobs, items, now=now))
+    undo([id_ for id_ in items if id_ not in opened], items, begun, jobs, ledger=notes)
     if any(_may_go_soon(request, now=now) for request in possible if request.manifest_id in opened):
         wake(DISPATCHER)
-    fresh = [request.manifest_id for request in possible if not request.is_continued and request.manifest_id in opened]
-    # A continuation that an operator runs while its siblings are at work does not count as the run after them.
-    alarm.clear([id_ for id_ in fresh if not jobs[id_]["is_waiting"]], now=now, is_covering=True)
-    alarm.clear([id_ for id_ in fresh if jobs[id_]["is_waiting"]], now=now, is_covering=False)
+    fresh = [request for request in possible if not request.is_continued and request.manifest_id in opened]
+    _clear_alarms(fresh, jobs, now=now)
+    if ledger is None:
+        notes.write()
     return opened
+
+
+def _clear_alarms(fresh: Sequence[QueueRequest], jobs: Mapping[int, dict[str, Any]], *, now: datetime) -> None:
+    """Clear the alarms of manifests that got a row, those alike together."""
+    alike: dict[tuple[bool, bool], list[int]] = defaultdict(list)
+    for request in fresh:
+        is_covering = takes_due(request, jobs[request.manifest_id], now=now)
+        alike[is_covering, request.source is Source.TRIGGER].append(request.manifest_id)
+    for (is_covering, is_triggered), manifest_ids in alike.items():
+        alarm.clear(manifest_ids, now=now, is_covering=is_covering, is_triggered=is_triggered)
 
 
 def _insert(rows: Sequence[dict[str, Any]]) -> dict[int, int]:
@@ -121,17 +96,6 @@ def _may_go_soon(request: QueueRequest, *, now: datetime) -> bool:
     return request.not_before is None or request.not_before <= soon
 
 
-def _without_cancelled_trees(rows: list[dict[str, Any]], *, now: datetime) -> list[dict[str, Any]]:
-    """Leave out rows of cancelled trees; the executions that they were due for count as covered."""
-    cancelled = CancelledTree.objects.marked(row["root_execution"] for row in rows)
-    dropped = [row["manifest"] for row in rows if row["root_execution"] in cancelled]
-    if dropped:
-        logger.info("%d runs are not queued: the trees they would belong to were cancelled.", len(dropped))
-        alarm.clear(dropped, now=now, is_covering=True)
-        alarm.arm(dropped, now=now)
-    return [row for row in rows if row["root_execution"] not in cancelled]
-
-
 def rerank(manifest_ids: Sequence[int]) -> int:
     """Give the waiting rows of manifests whose group or priority changed their new place; returns how many."""
     waiting = WorkQueue.objects.queued().filter(manifest__in=manifest_ids).order_by("turn", "id")
@@ -146,34 +110,22 @@ def rerank(manifest_ids: Sequence[int]) -> int:
     return len(bulk.update(WorkQueue, rows, key="manifest", where={"status": QueueStatus.QUEUED}))
 
 
-def lineages_of(execution_ids: Iterable[int]) -> dict[int, Lineage]:
-    """What runs caused by these executions inherit. An execution that retention removed still counts as parent."""
-    wanted = set(execution_ids)
-    if not wanted:
-        return {}
-    found = {
-        row["id"]: Lineage(
-            parent_execution_id=row["id"],
-            root_execution_id=row["root_execution_id"] or row["id"],
-            causation_id=str(row["external_id"]),
-            root_correlation_id=row["root_correlation_id"] or str(row["external_id"]),
-        )
-        for row in Metadata.objects.filter(id_in(id=wanted)).values(
-            "id", "external_id", "root_execution_id", "root_correlation_id"
-        )
-    }
-    return {gone: Lineage(parent_execution_id=gone, root_execution_id=gone) for gone in wanted} | found
-
-
 def _load_jobs(manifest_ids: Iterable[int]) -> dict[int, dict[str, Any]]:
     columns = (
         "id",
+        "external_id",
         "schedule_type",
+        "is_enabled",
+        "group__is_enabled",
         "priority",
         "group_id",
         "group__priority",
         "state__due_execution",
         "state__covered_execution",
+        "state__due_run",
+        "state__due_tokens",
+        "state__due_has_tokens",
+        "state__due_is_again",
         "state__trigger_at",
         "state__trigger_input",
         "state__trigger_causation_id",
@@ -182,12 +134,15 @@ def _load_jobs(manifest_ids: Iterable[int]) -> dict[int, dict[str, Any]]:
     ids = list(manifest_ids)
     # Both tables by their ids: PostgreSQL reads a whole one to join it to hundreds of rows of the other.
     manifests = Manifest.objects.filter(id_in(id=ids), id_in(state=ids)).order_by("id")
-    rows = manifests.values(*columns, is_waiting=is_waiting_for_siblings())
-    return {row["id"]: dict(row) for row in rows}
+    return {row["id"]: dict(row) for row in manifests.values(*columns)}
 
 
 def _rows(
-    requests: Sequence[QueueRequest], jobs: Mapping[int, dict[str, Any]], *, now: datetime
+    requests: Sequence[QueueRequest],
+    jobs: Mapping[int, dict[str, Any]],
+    items: Mapping[int, Item],
+    *,
+    now: datetime,
 ) -> list[dict[str, Any]]:
     priorities = [_priority(jobs[request.manifest_id]) for request in requests]
     places = [
@@ -195,9 +150,12 @@ def _rows(
         for request, priority in zip(requests, priorities, strict=True)
     ]
     turns = _turns(places)
-    parents = lineages_of(_due_for(jobs[request.manifest_id]) for request in requests if _inherits(request, jobs))
+    parents = lineages_of(
+        _due_for(jobs[request.manifest_id]) for request in requests if _inherits(request, jobs, now=now)
+    )
     return [
         _row(request, jobs[request.manifest_id], priority=priority, turn=turn, parents=parents, now=now)
+        | item_columns(items[request.manifest_id])
         for request, priority, turn in zip(requests, priorities, turns, strict=True)
     ]
 
@@ -220,10 +178,11 @@ def _row(
     parents: Mapping[int, Lineage],
     now: datetime,
 ) -> dict[str, Any]:
-    lineage = request.lineage or parents.get(_due_for(job)) or _lineage_of_trigger(request, job, now=now)
+    inherited = parents.get(_due_for(job)) if takes_due(request, job, now=now) else None
+    lineage = request.lineage or inherited or _lineage_of_trigger(request, job, now=now)
     return {
         "manifest": request.manifest_id,
-        **_input(request, job, now=now),
+        **given_input(request, job, now=now),
         "priority": priority,
         "turn": turn,
         "not_before": request.not_before,
@@ -244,17 +203,9 @@ def _priority(job: Mapping[str, Any]) -> int:
     return effective_priority(own=job["priority"], group=job["group__priority"], boost=boost)
 
 
-def _input(request: QueueRequest, job: Mapping[str, Any], *, now: datetime) -> dict[str, Any]:
-    """The request's own input or that of the trigger request it answers; none if the manifest's is meant."""
-    if request.input is not OWN_INPUT:
-        return {"input": request.input}
-    wanted = job["state__trigger_input"]
-    return {"input": wanted} if wanted is not None and _answers_trigger(request, job, now=now) else {}
-
-
 def _lineage_of_trigger(request: QueueRequest, job: Mapping[str, Any], *, now: datetime) -> Lineage:
     """The cause of a trigger request: stored with one that waited, else the scope of the present call."""
-    if _answers_trigger(request, job, now=now):
+    if answers_trigger(request, job, now=now):
         return Lineage(
             causation_id=job["state__trigger_causation_id"],
             root_correlation_id=job["state__trigger_root_correlation_id"],
@@ -262,16 +213,12 @@ def _lineage_of_trigger(request: QueueRequest, job: Mapping[str, Any], *, now: d
     return Lineage.of_scope() if request.source is Source.TRIGGER else Lineage()
 
 
-def _answers_trigger(request: QueueRequest, job: Mapping[str, Any], *, now: datetime) -> bool:
-    wanted_at = job["state__trigger_at"]
-    return request.source is Source.TRIGGER and wanted_at is not None and wanted_at <= now
-
-
-def _inherits(request: QueueRequest, jobs: Mapping[int, dict[str, Any]]) -> bool:
-    return request.lineage is None and _due_for(jobs[request.manifest_id]) > 0
+def _inherits(request: QueueRequest, jobs: Mapping[int, dict[str, Any]], *, now: datetime) -> bool:
+    job = jobs[request.manifest_id]
+    return request.lineage is None and _due_for(job) > 0 and takes_due(request, job, now=now)
 
 
 def _due_for(job: Mapping[str, Any]) -> int:
     """The parent's execution that this run covers; 0, which no execution has, when it is covered already."""
     due: int = job["state__due_execution"]
-    return due if due > job["state__covered_execution"] and not job["is_waiting"] else 0
+    return due if due > job["state__covered_execution"] else 0

@@ -15,7 +15,8 @@ from datetime import datetime
 
 from chainsched.domain.due import Decision, Reason, decide
 from chainsched.flow.run.alarm import Alarm, set_alarms
-from chainsched.flow.run.enqueue import QueueRequest, enqueue
+from chainsched.flow.run.enqueue import enqueue
+from chainsched.flow.run.requests import QueueRequest
 from chainsched.flow.transactions import TRANSIENT, in_parts, transact
 from chainsched.models import ManifestState
 from chainsched.models.manifest_facts import load_facts

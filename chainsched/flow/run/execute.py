@@ -22,10 +22,12 @@ from chainsched.domain import outcomes
 from chainsched.domain.inputs import to_document
 from chainsched.domain.outcomes import FailureType, Outcome
 from chainsched.domain.redaction import redact
+from chainsched.domain.results import JoinReport, ParentRun
 from chainsched.domain.run_context import Claim, RunContext, RunControl
 from chainsched.exceptions import InvalidInput, UnknownWorkflow
 from chainsched.flow.run.activate import activate
 from chainsched.models import Metadata
+from chainsched.models.run_reports import describe_join, find_arrivals, find_join
 from chainsched.registry import Workflow, registry
 from chainsched.secret import revealed
 
@@ -123,6 +125,16 @@ class _Control(RunControl):
 
     def report(self, progress: Any) -> None:
         self.job_link.report(redact(progress, known=revealed()))
+
+    def find_join(self) -> JoinReport | None:
+        state = find_join(self._execution())
+        return None if state is None else describe_join(state)
+
+    def find_parents(self) -> list[ParentRun]:
+        return find_arrivals(self._execution())
+
+    def _execution(self) -> Metadata:
+        return Metadata.objects.only("run_id", "manifest_id", "parent_execution_id").get(id=self.item.execution_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """Stage 7 of 8: write down how executions ended. Terminal states are written here only.
 
 Reads:  rows in progress, and their outcomes.
-Writes: the manifests' states; retries; terminal states; statistics; dead letters; what dependents are due for; alarms.
-Next:   the manager queues what is due.
+Writes: the manifests' states; retries; terminal states; statistics; dead letters; through hand_on notes; alarms.
+Next:   hand_on, in the same transaction; then the manager queues what is due.
 """
 
 from __future__ import annotations
@@ -22,19 +22,23 @@ from chainsched.db.locks import Patience
 from chainsched.db.notify import DISPATCHER
 from chainsched.domain import outcomes
 from chainsched.domain.inputs import readable
+from chainsched.domain.items import Item
 from chainsched.domain.outcomes import FailureType, Finished
 from chainsched.domain.retry import StopRetrying, TryAgain
 from chainsched.domain.states import ACTIVE_STATES, SOURCES_PAST_DISABLED, ExecutionState, Source, may_become
 from chainsched.exceptions import InvalidInput
 from chainsched.flow.announce import announce_executions, announce_letters, report_failures, wake
 from chainsched.flow.run.alarm import arm
-from chainsched.flow.run.dependents import EdgesMoved, Ended, find_continuations, mark_due, with_steady_edges
+from chainsched.flow.run.carried import item_columns
 from chainsched.flow.run.end_rows import closed_row, had_its_run, letter_row, share_of, state_row
-from chainsched.flow.run.enqueue import Lineage, QueueRequest, enqueue
+from chainsched.flow.run.enqueue import enqueue
+from chainsched.flow.run.hand_on import Edges, Ended, hand_on, load_edges
+from chainsched.flow.run.requests import Lineage, QueueRequest
+from chainsched.flow.run.runs import Head, begin_runs
+from chainsched.flow.run.tokens import TokenLedger
 from chainsched.flow.run.verdicts import Verdict, decide_verdicts
 from chainsched.flow.transactions import in_parts, transact
 from chainsched.models import (
-    CancelledTree,
     DeadLetter,
     HourlyStatistic,
     Manifest,
@@ -100,35 +104,36 @@ def _record_part(
             return _record_once(finished, by=by, now=now, is_waiting=is_waiting)
 
     try:
-        recorded = with_steady_edges(write)
+        recorded = write()
     except OperationalError as error:
         if not (is_waiting and locks.is_lock_timeout(error)):
             raise
         return _record_part(finished, by=by, now=now, is_waiting=False)
-    except EdgesMoved:
-        return Recorded(unwritten=[item.execution_id for item in finished])
     report_failures(finished, retried=recorded.retried, dead_lettered=recorded.dead_lettered)
     return recorded
 
 
 def _record_once(finished: Sequence[Finished], *, by: Process | None, now: datetime, is_waiting: bool) -> Recorded:
     by_id = {item.execution_id: item for item in finished}
-    locked, unwritten = _lock(by_id, is_waiting=is_waiting)
+    unwritten = _lock(by_id, is_waiting=is_waiting)
     executions = _closable({id_: item for id_, item in by_id.items() if id_ not in unwritten}, by=by)
     verdicts = decide_verdicts(executions, by_id)
     final = [verdict for verdict in verdicts if verdict.is_final]
+    ledger = TokenLedger()
     _write_states(verdicts, now=now)
     _mark_done(verdicts, now=now)
-    _retry(verdicts, now=now)
+    _retry(verdicts, ledger=ledger, now=now)
+    edges = load_edges([verdict.manifest["id"] for verdict in final if verdict.manifest])
+    items = _begin_late_runs([verdict for verdict in final if _is_in(edges, verdict)], ledger=ledger, now=now)
     _close(verdicts, now=now)
     HourlyStatistic.objects.append(share_of(verdict, now=now) for verdict in verdicts)
     _write_letters(verdicts, now=now)
     # After the letters: a dependent that one of them stops has no part to do.
-    concerned = mark_due([_ended(verdict) for verdict in _firing(final)], locked=locked)
+    hand_on([_ended(verdict, items) for verdict in final], edges, ledger=ledger, now=now)
     ended = [verdict.manifest["id"] for verdict in final if verdict.manifest]
-    siblings = [verdict.manifest["id"] for verdict in final if verdict.manifest and verdict.manifest["depends_on_id"]]
     idle = {verdict.manifest["id"] for verdict in final if verdict.manifest and not verdict.follow_up}
-    arm({*concerned, *ended, *find_continuations(siblings, locked=locked)}, now=now, idle=idle)
+    arm(ended, now=now, idle=idle, ledger=ledger)
+    ledger.write()
     closed = {verdict.execution.id for verdict in verdicts}
     announce_executions(execution_ended, sorted(closed))
     if closed and WorkQueue.objects.ready(now).exists():
@@ -142,29 +147,46 @@ def _record_once(finished: Sequence[Finished], *, by: Process | None, now: datet
     )
 
 
-def _lock(finished: Mapping[int, Finished], *, is_waiting: bool) -> tuple[list[int], set[int]]:
-    """Lock the states of all manifests that these ends concern; without waiting, also return those that are held.
+def _lock(finished: Mapping[int, Finished], *, is_waiting: bool) -> set[int]:
+    """Lock the states of the manifests that ran, and no other; returns the executions that have to wait.
 
     The executions themselves are locked after the states, as everywhere.
     """
     manifest_ids = Metadata.objects.manifests_of(list(finished))
     if is_waiting:
-        return ManifestState.objects.lock_family(manifest_ids), set()
-    locked, held_by_others = ManifestState.objects.lock_free_family(manifest_ids)
+        ManifestState.objects.lock(manifest_ids)
+        return set()
+    locked = ManifestState.objects.lock_free(manifest_ids)
     free = {row.id for row in Metadata.objects.lock_attempts(list(finished), is_waiting=False)}
     held = Metadata.objects.filter(id_in(id=[id_ for id_ in finished if id_ not in free]))
-    of_held = Metadata.objects.filter(id_in(id=free), id_in(manifest=held_by_others))
-    return locked, {*held.values_list("id", flat=True), *of_held.values_list("id", flat=True)}
+    known = set(ManifestState.objects.filter(id_in(manifest=manifest_ids)).values_list("manifest_id", flat=True))
+    of_held = Metadata.objects.filter(id_in(id=free), id_in(manifest=known.difference(locked)))
+    return {*held.values_list("id", flat=True), *of_held.values_list("id", flat=True)}
 
 
-def _firing(final: Sequence[Verdict]) -> list[Verdict]:
-    """The outcomes that dependents may run for. A tree that was cancelled as a whole fires nothing.
+def _is_in(edges: Edges, verdict: Verdict) -> bool:
+    return verdict.manifest is not None and verdict.manifest["id"] in edges
 
-    All executions that were active in a cancelled tree were asked to stop, so the marks are looked up for those alone.
+
+def _begin_late_runs(final: Sequence[Verdict], *, ledger: TokenLedger, now: datetime) -> dict[int, Item]:
+    """Open runs for executions that got children only while they ran; returns their items by execution.
+
+    Written before the end of the execution, which never changes afterwards.
     """
-    asked = [verdict.execution.tree_id for verdict in final if verdict.execution.cancel_requested]
-    cancelled = CancelledTree.objects.marked(asked)
-    return [verdict for verdict in final if verdict.manifest and verdict.execution.tree_id not in cancelled]
+    alone = [verdict for verdict in final if verdict.manifest and verdict.execution.run_id is None]
+    heads = [
+        Head(verdict.manifest["id"], verdict.manifest["external_id"], verdict.execution.scheduled_for)
+        for verdict in alone
+        if verdict.manifest
+    ]
+    begun = begin_runs(heads, ledger=ledger, now=now)
+    items = {
+        verdict.execution.id: begun[verdict.manifest["id"]]
+        for verdict in alone
+        if verdict.manifest and verdict.manifest["id"] in begun
+    }
+    bulk.update(Metadata, [{"id": id_, **item_columns(item)} for id_, item in items.items()])
+    return items
 
 
 def _record_unwritable(item: Finished, error: Exception, *, by: Process | None, now: datetime) -> Recorded:
@@ -219,17 +241,19 @@ def _mark_done(verdicts: Sequence[Verdict], *, now: datetime) -> None:
         Manifest.objects.filter(id__in=done).update(done_at=now)
 
 
-def _ended(verdict: Verdict) -> Ended:
+def _ended(verdict: Verdict, items: Mapping[int, Item]) -> Ended:
     return Ended(
-        manifest_id=verdict.execution.manifest_id or 0,
+        manifest_id=verdict.manifest["id"] if verdict.manifest else None,
         execution_id=verdict.execution.id,
         state=verdict.state,
         is_dead_lettered=isinstance(verdict.follow_up, StopRetrying),
+        item=items.get(verdict.execution.id) or Item.of(verdict.execution),
+        is_tree_cancelled=verdict.execution.is_tree_cancelled,
     )
 
 
-def _retry(verdicts: Sequence[Verdict], *, now: datetime) -> None:
-    """Queue the next attempt with the same input, scheduled time, parent and root."""
+def _retry(verdicts: Sequence[Verdict], *, ledger: TokenLedger, now: datetime) -> None:
+    """Queue the next attempt with the same input, scheduled time, parent, root and item."""
     again = [verdict.execution.id for verdict in verdicts if isinstance(verdict.follow_up, TryAgain)]
     inputs = dict(Metadata.objects.filter(id_in(id=again)).values_list("id", "input"))
     requests = [
@@ -241,11 +265,12 @@ def _retry(verdicts: Sequence[Verdict], *, now: datetime) -> None:
             attempt=verdict.execution.attempt + 1,
             input=readable(inputs[verdict.execution.id]),
             lineage=Lineage.of(verdict.execution),
+            item=Item.of(verdict.execution),
         )
         for verdict in verdicts
         if isinstance(verdict.follow_up, TryAgain)
     ]
-    enqueue(requests, now=now)
+    enqueue(requests, now=now, ledger=ledger)
 
 
 def _source_of_retry(execution: Attempt) -> Source:

@@ -51,8 +51,8 @@ def decide_verdicts(executions: Sequence[Attempt], finished: Mapping[int, Finish
 def _load_manifests(manifest_ids: Collection[int]) -> dict[int, dict[str, Any]]:
     columns = (
         "id",
+        "external_id",
         "schedule_type",
-        "depends_on_id",
         "is_one_time",
         "once_at",
         "max_retries",
@@ -60,10 +60,6 @@ def _load_manifests(manifest_ids: Collection[int]) -> dict[int, dict[str, Any]]:
         "retry_multiplier",
         "max_retry_delay_seconds",
         "state__consecutive_failures",
-        "state__due_execution",
-        "state__covered_execution",
-        "state__settled_execution",
-        "state__outstanding_for",
     )
     # Both tables by their ids: PostgreSQL reads a whole one to join it to hundreds of rows of the other.
     known = Manifest.objects.filter(id_in(id=manifest_ids), id_in(state=manifest_ids)).order_by("id")

@@ -22,6 +22,7 @@ from chainsched.domain.declarations import (
     check_name,
     group_of,
     option_columns,
+    parents_of,
     schedule_columns,
 )
 from chainsched.domain.schedules import Schedule
@@ -121,8 +122,9 @@ class Batch:
         if not isinstance(item, ManifestItem):
             raise DeclarationError(f"A batch is made of ManifestItem(id, input), not of {item!r}.")
         external_id = item.id if self.name is None else f"{self.name}-{item.id}"
-        parent = item.depends_on or self.root
-        if self.needs_parents and parent is None:
+        stated = self.options.get("depends_on", self.root)
+        parents = stated if item.depends_on is None else item.depends_on
+        if self.needs_parents and parents is None:
             raise DeclarationError(
                 f"Item {external_id!r} lacks depends_on. Name its parent: ManifestItem(id, input, depends_on=…).",
                 external_id=external_id,
@@ -134,7 +136,7 @@ class Batch:
             )
         options: Any = {"group": self.name or external_id, **self.options, **item.options}
         found = declaration(
-            self.workflow, external_id, item.input, schedule=self.schedule, depends_on=parent, options=options
+            self.workflow, external_id, item.input, schedule=self.schedule, depends_on=parents, options=options
         )
         return replace(found, batch=self.name or "")
 
@@ -153,7 +155,7 @@ def declaration(
     input: Any,
     *,
     schedule: Schedule | None,
-    depends_on: str | None,
+    depends_on: str | Sequence[str] | None,
     options: Any,
 ) -> Declaration:
     """A checked declaration; raises a DeclarationError that names the manifest."""
@@ -161,9 +163,10 @@ def declaration(
         check_name(external_id)
         found = registry.of(workflow)
         stored = found.input_type.dump(input, max_bytes=get_config().max_input_bytes)
-        columns = schedule_columns(schedule, depends_on=depends_on, options=options)
+        parents = parents_of(depends_on)
+        columns = schedule_columns(schedule, parents=parents, options=options)
     except (InvalidInput, InvalidSchedule, InvalidWorkflow, UnknownWorkflow, ValueError) as error:
         raise DeclarationError(f"Manifest {external_id!r}: {error}", external_id=external_id) from error
     stated = columns | option_columns(options, external_id=external_id)
     group = group_of(options, default=external_id, external_id=external_id)
-    return Declaration(external_id, found.name, stored, group, stated, depends_on=depends_on)
+    return Declaration(external_id, found.name, stored, group, stated, parents=parents)

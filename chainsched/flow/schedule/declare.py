@@ -128,14 +128,16 @@ class Chain:
     def include(
         self, workflow: WorkflowRef, external_id: str, input: Any = None, **options: Unpack[DependentOptions]
     ) -> Chain:
-        """Declare a dependent of the root; it becomes the cursor."""
-        return self._dependent(workflow, external_id, input, self._need("include", self.root), options)
+        """Declare a dependent of the root, or of the manifests that ``depends_on`` names; it becomes the cursor."""
+        parents = options["depends_on"] if "depends_on" in options else self._need("include", self.root)
+        return self._dependent(workflow, external_id, input, parents, options)
 
     def then_include(
         self, workflow: WorkflowRef, external_id: str, input: Any = None, **options: Unpack[DependentOptions]
     ) -> Chain:
-        """Declare a dependent of the cursor; it becomes the cursor."""
-        return self._dependent(workflow, external_id, input, self._need("then_include", self.cursor), options)
+        """Declare a dependent of the cursor, or of the manifests that ``depends_on`` names; it becomes the cursor."""
+        parents = options["depends_on"] if "depends_on" in options else self._need("then_include", self.cursor)
+        return self._dependent(workflow, external_id, input, parents, options)
 
     def include_many(
         self,
@@ -162,9 +164,14 @@ class Chain:
         return self._dependent_batch(Batch(workflow, name, _keep(items), None, None, True, _copy(options), prune))
 
     def _dependent(
-        self, workflow: WorkflowRef, external_id: str, input: Any, parent: str, options: DependentOptions
+        self,
+        workflow: WorkflowRef,
+        external_id: str,
+        input: Any,
+        parents: str | Sequence[str],
+        options: DependentOptions,
     ) -> Chain:
-        found = declaration(workflow, external_id, input, schedule=None, depends_on=parent, options=options)
+        found = declaration(workflow, external_id, input, schedule=None, depends_on=parents, options=options)
         self.schedules.add(Single(found))
         return replace(self, cursor=external_id)
 

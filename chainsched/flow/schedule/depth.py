@@ -1,7 +1,7 @@
 """Part of seed and remove: keep the stored depth of manifests right when edges of the graph change.
 
-Reads:  the manifests below those that moved; the caller holds the lock on the graph.
-Writes: their depth.
+Reads:  the declared edges around manifests that moved; the caller holds the lock on the graph.
+Writes: the depth of these manifests, and of those below them.
 Next:   nothing; declarations are checked against it.
 """
 
@@ -9,37 +9,41 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from django.db.models import Max
+
 from chainsched.conf import get_config
 from chainsched.db import bulk
 from chainsched.db.chunks import chunks
 from chainsched.db.id_in import id_in
 from chainsched.domain.graph import too_deep
-from chainsched.models import Manifest
+from chainsched.models import Dependency, Manifest
 
 
-def deepen(depths: Mapping[int, int]) -> None:
-    """Update the depth of all manifests below these, level by level; ``depths`` are the new depths of these."""
-    while depths:
-        wrong = {
-            id_: depths[parent or 0] + 1
-            for part in chunks(list(depths))
-            for id_, parent, depth in _children(part)
-            if depth != depths[parent or 0] + 1
-        }
+def refresh_depths(manifest_ids: Collection[int]) -> None:
+    """Give these manifests, and all below them as far as something changes, the depth that their edges call for."""
+    waiting = set(manifest_ids)
+    while waiting:
+        wrong = {id_: depth for part in chunks(sorted(waiting)) for id_, depth in _wrong_depths(part).items()}
         _check(wrong)
         _write(wrong)
-        depths = wrong
+        waiting = set(children_of(wrong))
 
 
-def make_roots(manifest_ids: Collection[int]) -> None:
-    """Let manifests that lost their parent begin at depth 0, and the manifests below them follow."""
-    roots = dict.fromkeys(manifest_ids, 0)
-    _write(roots)
-    deepen(roots)
+def children_of(manifest_ids: Collection[int]) -> list[int]:
+    """The manifests that declared edges lead to from these."""
+    return [
+        child_id
+        for part in chunks(sorted(manifest_ids))
+        for child_id in Dependency.objects.explicit().filter(id_in(parent=part)).values_list("child_id", flat=True)
+    ]
 
 
-def _children(manifest_ids: Collection[int]) -> Collection[tuple[int, int | None, int]]:
-    return list(Manifest.objects.filter(id_in(depends_on=manifest_ids)).values_list("id", "depends_on_id", "depth"))
+def _wrong_depths(manifest_ids: Collection[int]) -> dict[int, int]:
+    """The right depth of those of these with a wrong one: one more than that of the deepest parent."""
+    above = Dependency.objects.explicit().filter(id_in(child=manifest_ids)).order_by().values_list("child_id")
+    right = {child_id: depth + 1 for child_id, depth in above.annotate(depth=Max("parent__depth"))}
+    stored = Manifest.objects.filter(id_in(id=manifest_ids)).values_list("id", "depth")
+    return {id_: right.get(id_, 0) for id_, depth in stored if depth != right.get(id_, 0)}
 
 
 def _write(depths: Mapping[int, int]) -> None:

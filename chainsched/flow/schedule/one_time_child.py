@@ -17,7 +17,7 @@ from chainsched.flow.schedule.parent_marks import set_parent_marks
 from chainsched.flow.schedule.plan import Origin
 from chainsched.flow.schedule.seed import write_declarations
 from chainsched.flow.transactions import transact
-from chainsched.models import Manifest, ManifestState, NamedLock
+from chainsched.models import Dependency, Manifest, ManifestState, NamedLock
 from chainsched.models.named_lock import GRAPH
 
 
@@ -42,18 +42,19 @@ def _one_time(child: Declaration) -> Declaration:
         input=child.input,
         group=child.group,
         stated={**child.stated, "is_one_time": True, "done_at": None},
-        depends_on=child.depends_on,
+        parents=child.parents,
         batch=child.batch,
     )
 
 
 def _check_room(child: Declaration) -> None:
-    """Refuse a child above the limit. Children that are done do not count."""
+    """Refuse a child above the limit. Children that are done do not count; joins that others lead to as well do."""
     parent = Manifest.objects.filter(external_id=child.depends_on).first()
     if parent is None:
         raise UnknownManifest(child.depends_on or "")
     limit = get_config().max_fan_out
-    children = Manifest.objects.filter(depends_on=parent, done_at__isnull=True, retired_at__isnull=True)
+    edges = Dependency.objects.explicit().filter(parent=parent)
+    children = Manifest.objects.filter(id__in=edges.values("child_id"), done_at__isnull=True, retired_at__isnull=True)
     value = children.exclude(external_id=child.external_id).count() + 1
     if value > limit:
         raise LimitExceeded(

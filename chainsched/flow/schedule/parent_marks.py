@@ -13,36 +13,54 @@ from typing import Any
 from chainsched.db import bulk
 from chainsched.db.chunks import chunks
 from chainsched.domain.states import RunCondition, ScheduleType
+from chainsched.flow.run.tokens import TokenLedger
 from chainsched.models import Manifest, ManifestState
+from chainsched.models.manifest_state import NOTHING_DUE
 
 
 def set_parent_marks(manifest_ids: Sequence[int], *, is_new_parent: bool = True) -> None:
     """Make a dependent that is new, or has a new parent, due if that parent succeeded after its own last success.
 
-    A one-time dependent waits for a later outcome. Only here are times compared; from then on execution numbers are.
-    The caller has locked the parents' states.
+    A one-time dependent waits for a later outcome, and a join for the next run. Only here are times compared; from
+    then on execution numbers are. The caller has locked the states of these manifests and of their parents.
     """
     for part in chunks(manifest_ids):
         number = _first_numbers if is_new_parent else _next_numbers
         rows = [number(row) for row in _with_parents(part)]
+        numbers = {row["manifest"]: row for row in rows}
+        _drop_due_items([id_ for id_ in part if is_new_parent or not _stays_due(numbers.get(id_))])
         bulk.update(ManifestState, rows, key="manifest")
-        freed = set(part) - {row["manifest"] for row in rows}
-        ManifestState.objects.filter(manifest__in=freed, due_execution__gt=0).update(
-            due_execution=0, covered_execution=0, settled_execution=0
-        )
-        ManifestState.objects.note_outstanding_parts(part)
+        if is_new_parent:
+            freed = set(part) - numbers.keys()
+            ManifestState.objects.filter(manifest__in=freed, due_execution__gt=0).update(
+                due_execution=0, covered_execution=0
+            )
+
+
+def _stays_due(numbers: Mapping[str, Any] | None) -> bool:
+    """Whether what a manifest is due for stays; that of a join, which has no numbers here, does."""
+    return numbers is None or numbers["due_execution"] > numbers["covered_execution"]
+
+
+def _drop_due_items(manifest_ids: Sequence[int]) -> None:
+    """Give back the tokens of items that manifests were due for and are no longer."""
+    states = list(ManifestState.objects.with_due_items(manifest_ids))
+    ledger = TokenLedger()
+    for state in states:
+        ledger.give_back(state.due_tokens if state.due_has_tokens else ())
+    ManifestState.objects.filter(manifest__in=[state.manifest_id for state in states]).update(**NOTHING_DUE)
+    ledger.write()
 
 
 def _with_parents(manifest_ids: Sequence[int]) -> list[dict[str, Any]]:
     dependents = Manifest.objects.filter(
-        id__in=manifest_ids, schedule_type=ScheduleType.DEPENDENT, depends_on__isnull=False
+        id__in=manifest_ids, schedule_type=ScheduleType.DEPENDENT, depends_on__isnull=False, is_join=False
     )
     columns = (
         "id",
         "run_condition",
         "is_one_time",
         "state__covered_execution",
-        "state__settled_execution",
         "state__last_successful_run",
         "depends_on__state__last_successful_run",
         "depends_on__state__succeeded_execution",
@@ -55,19 +73,18 @@ def _with_parents(manifest_ids: Sequence[int]) -> list[dict[str, Any]]:
 def _first_numbers(row: Mapping[str, Any]) -> dict[str, Any]:
     if row["is_one_time"]:
         present = row["depends_on__state__finished_execution"]
-        return _numbers(row["id"], due=present, covered=present, settled=present)
+        return _numbers(row["id"], due=present, covered=present)
     newest = _newest(row)
     own, parents = row["state__last_successful_run"], row["depends_on__state__last_successful_run"]
     is_behind = own is None or (parents is not None and parents > own)
-    # A new sibling has no part in executions that already ended, so all of them count as settled.
-    return _numbers(row["id"], due=newest, covered=0 if is_behind else newest, settled=newest)
+    return _numbers(row["id"], due=newest, covered=0 if is_behind else newest)
 
 
 def _next_numbers(row: Mapping[str, Any]) -> dict[str, Any]:
     """If the parent is still the same, executions that it ran for stay covered, even if the condition changed."""
     covered = row["state__covered_execution"]
     due = max(_newest(row), covered)
-    return _numbers(row["id"], due=due, covered=covered, settled=row["state__settled_execution"])
+    return _numbers(row["id"], due=due, covered=covered)
 
 
 def _newest(row: Mapping[str, Any]) -> int:
@@ -79,10 +96,5 @@ def _newest(row: Mapping[str, Any]) -> int:
     return newest
 
 
-def _numbers(manifest_id: int, *, due: int, covered: int, settled: int) -> dict[str, Any]:
-    return {
-        "manifest": manifest_id,
-        "due_execution": due,
-        "covered_execution": covered,
-        "settled_execution": settled,
-    }
+def _numbers(manifest_id: int, *, due: int, covered: int) -> dict[str, Any]:
+    return {"manifest": manifest_id, "due_execution": due, "covered_execution": covered}

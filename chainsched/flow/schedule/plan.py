@@ -7,6 +7,7 @@ Next:   seed applies the plan.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -22,14 +23,14 @@ from chainsched.domain.validation import find_problems, raise_all
 from chainsched.exceptions import DeclarationError
 from chainsched.flow.schedule.batches import Expanded
 from chainsched.flow.schedule.declare import Schedules
-from chainsched.models import Manifest, ManifestGroup
+from chainsched.models import Dependency, Manifest, ManifestGroup
 from chainsched.models.manifest_facts import load_open_items
 
 UNFINISHED = (OpenItem.QUEUED, OpenItem.PENDING, OpenItem.RUNNING)
 # A change of one of these columns makes a new schedule: a manifest that is done may run again.
 SCHEDULE_COLUMNS = frozenset({"schedule_type", "cron_expression", "interval_seconds", "once_at", "is_one_time"})
 # After a change of one of these columns the dependent is compared with its parent again.
-LINK_COLUMNS = frozenset({"depends_on", "schedule_type", "run_condition", "is_fan_in_continuation"})
+LINK_COLUMNS = frozenset({"depends_on", "parents", "schedule_type", "run_condition", "is_join", "fan_in"})
 
 
 class Change(NamedTuple):
@@ -64,6 +65,8 @@ class Plan:
     unchanged: int = 0
     warnings: Sequence[str] = ()
     stored: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    # The declared parents of each manifest.
+    parents: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def is_empty(self) -> bool:
@@ -75,13 +78,19 @@ class Plan:
         return [external_id for external_id, columns in self.changed.items() if "retired_at" in columns]
 
     @property
+    def edged(self) -> list[str]:
+        """The manifests with declared edges that come or go: new dependents, and those with another link."""
+        created = [row["external_id"] for row in self.created if row["depends_on"] or row["parents"]]
+        return [*created, *self.relinked]
+
+    @property
     def reparented(self) -> list[str]:
         return [external_id for external_id, columns in self.changed.items() if "depends_on" in columns]
 
     @property
     def first_linked(self) -> list[str]:
         """The manifests with a new parent, and those that were no dependents of their parent before."""
-        first_link = {"depends_on", "schedule_type"}
+        first_link = {"depends_on", "parents", "schedule_type", "is_join"}
         return [external_id for external_id, columns in self.changed.items() if first_link & columns.keys()]
 
     @property
@@ -116,28 +125,53 @@ def plan_rows(found: Sequence[Declaration], *, origin: Origin) -> Plan:
         changed_groups=_changed_groups(groups, existing),
         unchanged=len(rows) - len(created) - len(changed),
         stored=stored,
+        parents={name: found.parents for name, found in declarations.items()},
     )
 
 
 def _load_stored(declarations: Mapping[str, Declaration]) -> dict[str, dict[str, Any]]:
     """The rows of the declared manifests and of all their ancestors, by external id."""
     stored: dict[str, dict[str, Any]] = {}
-    wanted = {*declarations, *(found.depends_on for found in declarations.values() if found.depends_on)}
+    wanted = {*declarations, *(parent for found in declarations.values() for parent in found.parents)}
     while missing := sorted(wanted - stored.keys()):
         loaded = {row["external_id"]: row for part in chunks(missing) for row in _rows_named(part)}
         if not loaded:
             break
         stored |= loaded
-        above = {row["depends_on"] for row in loaded.values() if row["depends_on"]}
+        above = {parent for row in loaded.values() for parent in parents_in(row)}
         wanted = above - declarations.keys()
     return stored
 
 
+def parents_in(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """The parents that a row names: those of a join, or its only one."""
+    if row["depends_on"]:
+        return (row["depends_on"],)
+    return tuple(row["parents"])
+
+
 def _rows_named(external_ids: Sequence[str]) -> Iterable[dict[str, Any]]:
     rows = Manifest.objects.filter(external_id__in=external_ids)
+    parents = _parents_of_joins(external_ids)
     for row in rows.values(*_own_columns(), group_name=F("group__name"), parent=F("depends_on__external_id")):
         named: dict[str, Any] = dict(row)
-        yield {**named, "group": named.pop("group_name"), "depends_on": named.pop("parent")}
+        yield {
+            **named,
+            "group": named.pop("group_name"),
+            "depends_on": named.pop("parent"),
+            "parents": tuple(sorted(parents.get(named["external_id"], ()))),
+        }
+
+
+def _parents_of_joins(external_ids: Sequence[str]) -> dict[str, list[str]]:
+    """The declared parents of joins that have several; a manifest with one names it in its own row."""
+    edges = Dependency.objects.explicit().filter(
+        child__external_id__in=external_ids, child__is_join=True, child__fan_in=""
+    )
+    parents: dict[str, list[str]] = defaultdict(list)
+    for child, parent in edges.values_list("child__external_id", "parent__external_id"):
+        parents[child].append(parent)
+    return parents
 
 
 def _own_columns() -> list[str]:
@@ -156,7 +190,7 @@ def _check(
     problems += find_problems(
         found,
         limit=get_config().max_job_depth,
-        stored_parents={name: row["depends_on"] for name, row in others.items()},
+        stored_parents={name: parents_in(row) for name, row in others.items()},
         stored_depths={name: row["depth"] for name, row in others.items()},
         group_edges=[*_declared_edges(declarations, stored), *_stored_edges(declarations)],
         is_known=stored.__contains__,
@@ -182,9 +216,9 @@ def _wanted_rows(
     declarations: Mapping[str, Declaration], stored: Mapping[str, Mapping[str, Any]], origin: Origin
 ) -> list[dict[str, Any]]:
     """The rows as they should be, parents first; groups and parents are named, not numbered."""
-    parents = {external_id: found.depends_on for external_id, found in declarations.items()}
+    parents = {external_id: found.parents for external_id, found in declarations.items()}
     others = {name: row for name, row in stored.items() if name not in declarations}
-    above = {name: row["depends_on"] for name, row in others.items()}
+    above = {name: parents_in(row) for name, row in others.items()}
     order = [name for name in graph.check_manifests(above | parents) if name in declarations]
     known = {name: row["depth"] for name, row in others.items()}
     depths = graph.depths(order, parents=parents, known=known, limit=get_config().max_job_depth)
@@ -195,21 +229,20 @@ def _declared_edges(
     declarations: Mapping[str, Declaration], stored: Mapping[str, Mapping[str, Any]]
 ) -> Iterable[tuple[str, str]]:
     for found in declarations.values():
-        if found.depends_on is None:
-            continue
-        if found.depends_on in declarations:
-            yield declarations[found.depends_on].group.name, found.group.name
-        elif found.depends_on in stored:
-            yield stored[found.depends_on]["group"], found.group.name
+        for parent in found.parents:
+            if parent in declarations:
+                yield declarations[parent].group.name, found.group.name
+            elif parent in stored:
+                yield stored[parent]["group"], found.group.name
 
 
 def _stored_edges(declarations: Mapping[str, Declaration]) -> Iterable[tuple[str, str]]:
     """The edges between groups that other manifests make; read only if a declared manifest can close a cycle."""
-    if not any(found.depends_on for found in declarations.values()):
+    if not any(found.parents for found in declarations.values()):
         return
-    others = Manifest.objects.filter(depends_on__isnull=False, retired_at__isnull=True)
-    across = others.exclude(depends_on__group=F("group")).values_list(
-        "external_id", "depends_on__group__name", "group__name"
+    others = Dependency.objects.explicit().filter(child__retired_at__isnull=True)
+    across = others.exclude(parent__group=F("child__group")).values_list(
+        "child__external_id", "parent__group__name", "child__group__name"
     )
     for external_id, parents_group, own_group in across:
         if external_id not in declarations and parents_group is not None:
@@ -223,6 +256,7 @@ def _row(found: Declaration, *, depth: int, origin: Origin) -> dict[str, Any]:
         "input": found.input,
         "group": found.group.name,
         "depends_on": found.depends_on,
+        "parents": found.parents if len(found.parents) > 1 else (),
         "depth": depth,
         "owner": origin.owner,
         "batch": found.batch,
@@ -293,4 +327,5 @@ def _with_retired(made: Plan, retired: Sequence[str], warnings: Sequence[str]) -
         unchanged=made.unchanged,
         warnings=warnings,
         stored={**made.stored, **rows},
+        parents=made.parents,
     )

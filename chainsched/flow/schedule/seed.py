@@ -17,6 +17,8 @@ from chainsched.db.chunks import chunks
 from chainsched.db.locks import Patience
 from chainsched.domain.declarations import Declaration
 from chainsched.flow.run.alarm import arm
+from chainsched.flow.run.consume import look_again
+from chainsched.flow.run.tokens import TokenLedger
 from chainsched.flow.schedule.declare import Schedules
 from chainsched.flow.schedule.parent_marks import set_parent_marks
 from chainsched.flow.schedule.plan import LINK_COLUMNS, UNFINISHED, Origin, Plan, plan, plan_rows
@@ -24,11 +26,12 @@ from chainsched.flow.schedule.upsert import (
     ConcurrentCreation,
     create_manifests,
     hold_groups,
+    link,
     update_manifests,
     write_groups,
 )
 from chainsched.flow.transactions import persist, transact
-from chainsched.models import Manifest, ManifestState, NamedLock
+from chainsched.models import Dependency, Manifest, ManifestState, NamedLock
 from chainsched.models.manifest_facts import load_open_items
 from chainsched.models.named_lock import GRAPH
 
@@ -89,14 +92,22 @@ def seed(schedules: Schedules, *, now: datetime) -> Seeded:
 
 def write_declarations(declarations: Sequence[Declaration], *, origin: Origin, now: datetime) -> Seeded:
     """Write manifests at run time. The graph is locked only if a manifest has a parent."""
-    holds_graph = any(found.depends_on for found in declarations)
+    holds_graph = any(found.parents for found in declarations) or _have_parents(declarations)
     return _until_settled(lambda: plan_rows(declarations, origin=origin), holds_graph=holds_graph, now=now)
+
+
+def _have_parents(declarations: Sequence[Declaration]) -> bool:
+    """Whether a stored manifest of these names has edges, which a declaration without parents takes away."""
+    return any(
+        Dependency.objects.filter(child__external_id__in=part).exists()
+        for part in chunks([found.external_id for found in declarations])
+    )
 
 
 def retire(manifest_ids: Sequence[int], *, now: datetime) -> list[int]:
     """Retire manifests that have no unfinished run: their rows and history are kept, idle; returns the retired ids."""
     with transact():
-        locked = set(ManifestState.objects.lock_family(manifest_ids))
+        locked = set(ManifestState.objects.lock(manifest_ids))
         return _retire([id_ for id_ in manifest_ids if id_ in locked], now=now)
 
 
@@ -120,23 +131,21 @@ def _until_settled(
 def _apply(made: Plan, *, now: datetime) -> Seeded:
     hold_groups(made)
     # In id order over all parts, as every transaction locks states.
-    family = _family(made)
-    for part in chunks(_touched_ids(made, family)):
+    for part in chunks(_touched_ids(made)):
         ManifestState.objects.lock(part)
     group_ids = write_groups(made)
     created = create_manifests(made.created, group_ids)
     update_manifests(made, group_ids)
+    link(made)
     first_linked = made.first_linked
     set_parent_marks([*(created if _creates_dependents(made) else ()), *_ids_in(made, first_linked)])
     set_parent_marks(
         _ids_in(made, [name for name in made.relinked if name not in set(first_linked)]), is_new_parent=False
     )
-    for part in chunks(_ids_in(made, _switched(made))):
-        ManifestState.objects.note_outstanding_parts(part)
     _arm_all(created, now=now, is_fresh=True)
     _arm_all(_ids_in(made, _to_arm(made)), now=now, is_fresh=True)
-    _arm_all(family, now=now, is_fresh=False)
     _arm_all(_members_of(_switched_groups(made)), now=now, is_fresh=True)
+    _look_again_below(_ids_in(made, _switched(made)), now=now)
     retired = _retire(_ids_in(made, made.retired), now=now)
     for warning in made.warnings:
         logger.warning("%s", warning)
@@ -147,10 +156,10 @@ def _creates_dependents(made: Plan) -> bool:
     return any(row["depends_on"] for row in made.created)
 
 
-def _touched_ids(made: Plan, family: Sequence[int]) -> list[int]:
+def _touched_ids(made: Plan) -> list[int]:
     """Every state that may be read or written, so that they are all locked in id order."""
     own = _ids_in(made, [*made.changed, *made.retired])
-    return sorted({*own, *_parent_ids(made), *family, *_members_of(_switched_groups(made))})
+    return sorted({*own, *_parent_ids(made), *_members_of(_switched_groups(made))})
 
 
 def _parent_ids(made: Plan) -> list[int]:
@@ -159,13 +168,6 @@ def _parent_ids(made: Plan) -> list[int]:
     names |= {made.stored[name]["depends_on"] for name in made.relinked}
     names |= {made.changed[name]["depends_on"].new for name in made.reparented}
     return _ids_in(made, sorted(name for name in names if name in made.stored))
-
-
-def _family(made: Plan) -> list[int]:
-    """Manifests that start or stop with the changed ones: dependents, and continuations under old and new parents."""
-    continuations = Manifest.objects.filter(is_fan_in_continuation=True, depends_on__in=_parent_ids(made))
-    moving = _ids_in(made, [*_switched(made), *made.retired])
-    return sorted({*_family_of(moving), *continuations.values_list("id", flat=True)})
 
 
 def _ids_in(made: Plan, external_ids: Iterable[str]) -> list[int]:
@@ -177,7 +179,7 @@ def _to_arm(made: Plan) -> list[str]:
 
 
 def _switched(made: Plan) -> list[str]:
-    """The changed manifests that make their dependents, and continuations among their siblings, start or stop."""
+    """The changed manifests that may make their plain dependents start or stop."""
     switching = {"is_enabled", "retired_at", *LINK_COLUMNS}
     return [name for name, columns in made.changed.items() if switching & columns.keys()]
 
@@ -190,23 +192,24 @@ def _members_of(groups: Sequence[str]) -> list[int]:
     return list(Manifest.objects.filter(group__name__in=groups).order_by("id").values_list("id", flat=True))
 
 
-def _family_of(manifest_ids: Sequence[int]) -> list[int]:
-    """The manifests that start or stop with these: their dependents, and continuations that wait for them."""
-    return [
-        row["id"] for part in chunks(manifest_ids) for members in Manifest.objects.family_of(part) for row in members
-    ]
+def _look_again_below(manifest_ids: Sequence[int], *, now: datetime) -> None:
+    """Let plain dependents notice that their parent was switched on or off; their states are not waited for."""
+    ledger = TokenLedger()
+    for part in chunks(manifest_ids):
+        look_again(Manifest.objects.plain_dependents_of(part), ledger=ledger, now=now)
+    ledger.write()
 
 
 def _retire(manifest_ids: Sequence[int], *, now: datetime) -> list[int]:
-    """Retire the manifests that have nothing unfinished; the caller has locked their states and their dependents'."""
+    """Retire the manifests that have nothing unfinished; the caller has locked their states."""
     retired: list[int] = []
     for part in chunks(manifest_ids):
         busy = {id_ for id_, item in load_open_items(part).items() if item in UNFINISHED}
         idle = [id_ for id_ in part if id_ not in busy]
         Manifest.objects.filter(id__in=idle, retired_at__isnull=True).update(retired_at=now)
         retired += idle
-        ManifestState.objects.note_outstanding_parts(idle)
-    _arm_all([*retired, *_family_of(retired)], now=now, is_fresh=False)
+    _arm_all(retired, now=now, is_fresh=False)
+    _look_again_below(retired, now=now)
     return retired
 
 

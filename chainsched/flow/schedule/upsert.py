@@ -14,10 +14,12 @@ from typing import Any
 
 from chainsched.db import bulk
 from chainsched.db.chunks import chunks
+from chainsched.db.id_in import id_in
 from chainsched.exceptions import ChainschedError
 from chainsched.flow.run.enqueue import rerank
-from chainsched.flow.schedule.depth import deepen
-from chainsched.flow.schedule.plan import Change, Plan
+from chainsched.flow.schedule.depth import children_of, refresh_depths
+from chainsched.flow.schedule.edges import Edge, write_edges
+from chainsched.flow.schedule.plan import Plan
 from chainsched.models import Manifest, ManifestGroup, ManifestState, WorkQueue
 
 # The values of a new group that the code does not state.
@@ -65,7 +67,7 @@ def write_groups(made: Plan) -> dict[str, int]:
 
 def create_manifests(rows: Sequence[dict[str, Any]], group_ids: Mapping[str, int]) -> list[int]:
     """Insert manifests level by level, so that parents have ids before their dependents need them."""
-    columns = {column: _default_of(column) for row in rows for column in row}
+    columns = {column: _default_of(column) for row in rows for column in row if column != "parents"}
     levels: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for row in sorted(rows, key=itemgetter("external_id")):
         levels[row["depth"]].append(columns | row)
@@ -89,8 +91,8 @@ def _default_of(column: str) -> Any:
 
 
 def _numbered(row: Mapping[str, Any], group_ids: Mapping[str, int], parent_ids: Mapping[str, int]) -> dict[str, Any]:
-    """The row with ids in place of names."""
-    numbered = dict(row)
+    """The row with ids in place of names; the parents of a join are edges, and no column."""
+    numbered = {column: value for column, value in row.items() if column != "parents"}
     if "group" in row:
         numbered["group"] = group_ids[row["group"]]
     if row.get("depends_on") is not None:
@@ -107,20 +109,39 @@ def _ids_of(external_ids: Iterable[str | None]) -> dict[str, int]:
     }
 
 
+def link(made: Plan) -> None:
+    """Write the declared edges of the manifests in a plan, and all that follows from edges; then depths."""
+    names = made.edged
+    ids = _ids_of({*names, *(parent for name in names for parent in made.parents[name])})
+    columns = ("id", "run_condition", "fan_in")
+    known = {
+        row[0]: row[1:]
+        for part in chunks([ids[name] for name in names])
+        for row in Manifest.objects.filter(id_in(id=part)).values_list(*columns)
+    }
+    wanted = {}
+    for name in names:
+        condition, fan_in = known[ids[name]]
+        edge = Edge(condition, is_gate=bool(fan_in), is_derived=False)
+        wanted[ids[name]] = {ids[parent]: edge for parent in made.parents[name]}
+    write_edges(wanted)
+    moved = [made.stored[name]["id"] for name, columns in made.changed.items() if "depth" in columns]
+    refresh_depths(children_of(moved))
+
+
 def update_manifests(made: Plan, group_ids: Mapping[str, int]) -> None:
-    """Write the changes, rows that change the same columns together; then the depth of their descendants."""
+    """Write the changes, rows that change the same columns together."""
     parent_ids = _ids_of(made.changed[name]["depends_on"].new for name in made.reparented)
     alike: dict[frozenset[str], list[dict[str, Any]]] = defaultdict(list)
     for external_id, columns in made.changed.items():
         new = {column: change.new for column, change in columns.items()}
         row = {"id": made.stored[external_id]["id"], **_numbered(new, group_ids, parent_ids)}
-        alike[frozenset(row)].append(row)
+        if len(row) > 1:
+            alike[frozenset(row)].append(row)
     for rows in alike.values():
         for part in chunks(rows):
             bulk.update(Manifest, part)
     _update_waiting_rows(made)
-    moved = [name for name, columns in made.changed.items() if "depth" in columns]
-    deepen({made.stored[name]["id"]: _new_depth(made.changed[name]) for name in moved})
 
 
 def _update_waiting_rows(made: Plan) -> None:
@@ -145,8 +166,3 @@ def _update_waiting_rows(made: Plan) -> None:
     groups = [name for name, columns in made.changed_groups.items() if "priority" in columns]
     members = Manifest.objects.filter(group__name__in=groups).values_list("id", flat=True)
     rerank(sorted({*(made.stored[name]["id"] for name in moved), *members}))
-
-
-def _new_depth(columns: Mapping[str, Change]) -> int:
-    depth: int = columns["depth"].new
-    return depth

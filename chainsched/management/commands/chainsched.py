@@ -20,6 +20,7 @@ from chainsched.management.verbs import (
     health,
     operate,
     plan,
+    runs,
     seed,
     status,
 )
@@ -29,6 +30,7 @@ VERBS: dict[str, Verb] = {
     "plan": plan,
     "status": status,
     "explain": explain,
+    "runs": runs,
     "graph": graph,
     "cleanup": cleanup,
     "fsck": fsck,

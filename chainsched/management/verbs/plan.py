@@ -12,14 +12,14 @@ from django.core.management.color import Style
 
 from chainsched.conf import get_config
 from chainsched.flow.schedule.declare import schedules
-from chainsched.flow.schedule.plan import Plan, plan
+from chainsched.flow.schedule.plan import Plan, parents_in, plan
 from chainsched.management.verbs import ATTENTION, OK, add_json, print_json
 from chainsched.runtime.process import startup
 
 HELP = "Show the manifests that seed would create, change, retire and revive, by group; writes nothing."
 
 # Columns that follow from others, or that every new row has; not shown to users.
-SILENT = {"depth", "retired_at", "owner", "is_declared"}
+SILENT = {"depth", "retired_at", "owner", "is_declared", "parents"}
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -80,8 +80,8 @@ def _by_group(made: Plan, *, style: Style) -> dict[str, list[str]]:
     for name, columns in made.changed_groups.items():
         entries[name] += [style.WARNING(f"~ group {line}") for line in _changes(columns)]
     for row in made.created:
-        parent = f" after {row['depends_on']}" if row["depends_on"] else ""
-        entries[row["group"]].append(style.SUCCESS(f"+ {row['external_id']} ({row['schedule_type']}{parent})"))
+        parents = f" after {', '.join(parents_in(row))}" if parents_in(row) else ""
+        entries[row["group"]].append(style.SUCCESS(f"+ {row['external_id']} ({_kind(row)}{parents})"))
     for name, columns in made.changed.items():
         mark, paint = ("^", style.SUCCESS) if "retired_at" in columns else ("~", style.WARNING)
         group = columns["group"].new if "group" in columns else made.stored[name]["group"]
@@ -92,5 +92,19 @@ def _by_group(made: Plan, *, style: Style) -> dict[str, list[str]]:
     return entries
 
 
+def _kind(row: Any) -> str:
+    """The schedule type; of a join that it is one, and over what a fan-in waits."""
+    if not row["is_join"]:
+        return str(row["schedule_type"])
+    return f"fan-in over {row['fan_in']}" if row["fan_in"] else "join"
+
+
 def _changes(columns: Any) -> list[str]:
-    return [f"{column}: {old!r} -> {new!r}" for column, (old, new) in sorted(columns.items()) if column not in SILENT]
+    """The columns before and after; of the parents of a join those that come and go."""
+    shown = [f"{column}: {old!r} -> {new!r}" for column, (old, new) in sorted(columns.items()) if column not in SILENT]
+    if "parents" in columns:
+        old, new = map(set, columns["parents"])
+        shown += [f"+ edge from {name}" for name in sorted(new - old)] + [
+            f"- edge from {name}" for name in sorted(old - new)
+        ]
+    return shown

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from chainsched.conf import get_config
-from chainsched.flow.operate.cancel_tree import cancel_late
+from chainsched.flow.operate.cancel_run import cancel_late
 from chainsched.flow.run.dispatch import BATCH, dispatch
 from chainsched.models import WorkQueue
 from chainsched.runtime.loops.poller import Turn
@@ -17,7 +17,7 @@ def turn(now: datetime, *, limit: int = BATCH) -> Turn:
     """Dispatch one batch and submit it to the task server; ``next_at`` if a row comes due before the next turn."""
     server = get_server()
     dispatched = dispatch(workflows=server.known_workflows(now=now), limit=limit)
-    cancel_late(dispatched.cancelled_trees, now=now)
+    cancel_late(dispatched.cancelled_rows, now=now)
     server.submit(dispatched.execution_ids)
     next_turn = now + timedelta(seconds=get_config().dispatcher_interval)
     next_at = WorkQueue.objects.next_not_before(after=now, until=next_turn)

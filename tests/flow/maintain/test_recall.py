@@ -13,9 +13,19 @@ from chainsched.flow.maintain.reap import MAX_CLAIMS
 from chainsched.flow.maintain.recall import Recalled, recall
 from chainsched.flow.run.claim import claim
 from chainsched.flow.run.dispatch import dispatch
-from chainsched.models import CancelledTree, Manifest, Metadata, WorkQueue
+from chainsched.flow.run.runs import Head, begin_runs
+from chainsched.flow.run.tokens import TokenLedger
+from chainsched.models import GraphRun, JoinNote, Manifest, Metadata, TakenOver, WorkQueue
 from chainsched.runtime.loops.reaper import Reaper
-from tests.factories import NOW, make_execution, make_letter, make_manifest, make_process, make_queue_row
+from tests.factories import (
+    NOW,
+    make_dependent,
+    make_execution,
+    make_letter,
+    make_manifest,
+    make_process,
+    make_queue_row,
+)
 
 pytestmark = pytest.mark.django_db
 
@@ -31,6 +41,14 @@ def make_dispatched(manifest=None, **columns):
     row.refresh_from_db()
     assert row.execution_id
     return row, Metadata.objects.get(id=row.execution_id)
+
+
+def make_dispatched_in_a_run():
+    """The same as the head of a run that leads to a dependent."""
+    head = make_manifest(state={}, workflow=NEW)
+    make_dependent(head)
+    item = begin_runs([Head(head.id, head.external_id, NOW)], ledger=TokenLedger(), now=NOW)[head.id]
+    return make_dispatched(head, run_id=item.run_id, tokens=list(item.tokens), has_tokens=True)
 
 
 def turn():
@@ -111,12 +129,34 @@ def test_a_row_follows_its_manifest_to_another_workflow():
     assert len(dispatch(workflows=OLD, now=NOW).execution_ids) == 1
 
 
+def test_it_waits_again_in_the_runs_that_it_stood_for():
+    row, execution = make_dispatched_in_a_run()
+    TakenOver.objects.create(run_id=execution.run_id + 1, execution_id=execution.id)
+    assert turn() == Recalled(queued=1)
+    before = (row.run_id, row.tokens, row.has_tokens)
+    row.refresh_from_db()
+    assert (row.run_id, row.tokens, row.has_tokens) == before
+    assert not TakenOver.objects.exists(), "the next execution of the row names them again"
+    assert not JoinNote.objects.exists(), "it is open as before"
+    assert not run_fsck(now=NOW)
+
+
+def test_one_that_was_disabled_since_has_no_part_in_its_run_any_more():
+    row, execution = make_dispatched_in_a_run()
+    Manifest.objects.filter(id=execution.manifest_id).update(is_enabled=False)
+    assert turn() == Recalled(queued=1)
+    row.refresh_from_db()
+    assert not row.has_tokens
+    assert [(note.state_id, note.open) for note in JoinNote.objects.all()] == [(row.tokens[0], -1)]
+    assert not run_fsck(now=NOW)
+
+
 def ask_to_stop(execution):
     Metadata.objects.filter(id=execution.id).update(cancel_requested=True, cancel_reason="not needed")
 
 
-def stamp_its_tree(execution):
-    CancelledTree.objects.mark(execution.id, reason="not needed", now=NOW)
+def cancel_its_run(execution):
+    GraphRun.objects.mark_cancelled(execution.run_id, reason="not needed", now=NOW)
 
 
 def remove_its_manifest(execution):
@@ -127,9 +167,9 @@ def lose_its_row(execution):
     WorkQueue.objects.all().delete()
 
 
-@pytest.mark.parametrize("happen", [ask_to_stop, stamp_its_tree, remove_its_manifest, lose_its_row])
+@pytest.mark.parametrize("happen", [ask_to_stop, cancel_its_run, remove_its_manifest, lose_its_row])
 def test_what_cannot_or_must_not_wait_again_is_cancelled(happen):
-    _, execution = make_dispatched()
+    _, execution = make_dispatched_in_a_run()
     happen(execution)
     assert turn() == Recalled(cancelled=1)
     execution.refresh_from_db()

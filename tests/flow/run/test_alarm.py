@@ -19,7 +19,7 @@ def alarm_of(manifest):
 
 def test_reconcile_arms_what_was_forgotten_and_calls_it_a_defect(caplog):
     forgotten = make_manifest(state={})
-    dependent = make_dependent(forgotten, state={"due_execution": 4, "settled_execution": 4})
+    dependent = make_dependent(forgotten, state={"due_execution": 4})
     assert reconcile(now=NOW) == 2
     assert alarm_of(forgotten) == alarm_of(dependent) == NOW
     assert caplog.text.count("it has no alarm although it has no open item") == 2
@@ -33,8 +33,7 @@ def test_reconcile_leaves_open_disabled_and_finished_manifests_alone(caplog):
     make_manifest(state={}, group=make_group(is_enabled=False))
     make_manifest(state={}, schedule_type="on_demand")
     make_manifest(state={}, retired_at=NOW)
-    numbers = dict.fromkeys(("due_execution", "covered_execution", "settled_execution"), 4)
-    make_dependent(make_manifest(), state=numbers)
+    make_dependent(make_manifest(), state={"due_execution": 4, "covered_execution": 4})
     assert reconcile(now=NOW) == 0
     assert caplog.text == ""
 

@@ -10,7 +10,8 @@ from django.test.utils import CaptureQueriesContext
 from chainsched.db.clock import database_now
 from chainsched.domain.states import ExecutionState, QueueStatus, Source
 from chainsched.flow.run.dispatch import dispatch
-from chainsched.flow.run.enqueue import QueueRequest, enqueue
+from chainsched.flow.run.enqueue import enqueue
+from chainsched.flow.run.requests import QueueRequest
 from chainsched.models import Manifest, Metadata, WorkQueue
 from tests.factories import NOW, make_execution, make_group, make_manifest, make_queue_row
 

@@ -273,6 +273,33 @@ def test_a_dependent_says_when_it_runs(options, schedule_type, condition, schedu
     assert (child.stated["schedule_type"], child.stated["run_condition"]) == (schedule_type, condition)
 
 
+@pytest.mark.parametrize("call", ["include", "then_include"])
+@pytest.mark.parametrize("depends_on", [["b", "a"], ("a", "b"), {"a", "b"}], ids=["list", "tuple", "set"])
+def test_a_join_names_its_parents_in_place_of_root_and_cursor(call, depends_on, schedules):
+    chain = schedules.schedule(ping, "root", None, HOURLY).include(ping, "a").include(ping, "b")
+    chain = getattr(chain, call)(ping, "join", depends_on=depends_on)
+    assert by_id(schedules)["join"].parents == ("a", "b")
+    assert (chain.root, chain.cursor) == ("root", "join")
+
+
+def test_a_single_name_takes_the_place_of_root_and_cursor_too(schedules):
+    schedules.schedule(ping, "root", None, HOURLY).include(ping, "a").include(ping, "b", depends_on="a")
+    assert edges(schedules) == {"root": None, "a": "root", "b": "a"}
+
+
+def test_a_list_of_one_is_a_plain_dependent(schedules):
+    schedules.schedule(ping, "root", None, HOURLY).include(ping, "a").include(ping, "b", depends_on=["a"])
+    found = by_id(schedules)["b"]
+    assert (found.depends_on, found.stated["is_join"]) == ("a", False)
+
+
+def test_an_item_of_a_batch_may_be_a_join(schedules):
+    chain = schedules.schedule(ping, "root", None, HOURLY).include_many(ping, "load", items("1", "2"))
+    chain.include_many(ping, "publish", [ManifestItem("all", depends_on=["load-1", "load-2"], at_least="50%")])
+    found = by_id(schedules)["publish-all"]
+    assert (found.parents, found.stated["at_least_percent"]) == (("load-1", "load-2"), 50)
+
+
 def test_a_named_batch_derives_group_and_external_ids_from_its_name(schedules):
     schedules.schedule_many(copy, "sync", [ManifestItem("a", Slice("a")), ManifestItem("b", Slice("b"))], HOURLY)
     found = by_id(schedules)
@@ -432,7 +459,9 @@ def test_a_batch_of_something_else_is_refused(member, schedules):
 
 
 @pytest.mark.parametrize("call", ["schedule", "schedule_many"])
-@pytest.mark.parametrize("option", [{"dormant": True}, {"run_condition": RunCondition.FAILURE}])
+@pytest.mark.parametrize(
+    "option", [{"dormant": True}, {"run_condition": RunCondition.FAILURE}, {"fan_in": True}, {"at_least": 1}]
+)
 def test_an_option_of_dependents_is_refused_on_what_has_a_schedule(call, option, schedules):
     def declare() -> None:
         if call == "schedule":

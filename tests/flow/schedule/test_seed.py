@@ -10,8 +10,9 @@ from chainsched import Cron, Every, ManifestItem, Once
 from chainsched.domain.states import ScheduleType
 from chainsched.exceptions import CycleError, DeclarationError, InvalidDeclarations, LimitExceeded
 from chainsched.flow.schedule.declare import Schedules
+from chainsched.flow.schedule.plan import plan
 from chainsched.flow.schedule.seed import seed
-from chainsched.models import Manifest, ManifestGroup, ManifestState
+from chainsched.models import Dependency, Manifest, ManifestGroup, ManifestState, NamedLock
 from tests.drive import manifest
 from tests.factories import NOW
 from tests.testapp import workflows
@@ -57,13 +58,15 @@ def test_the_group_is_the_external_id_when_none_is_named(schedules):
 
 
 def test_seeding_twice_writes_nothing(schedules):
-    schedules.schedule(workflows.ping, "a", None, Every.minutes(5)).then_include(workflows.ping, "b")
+    chain = schedules.schedule(workflows.ping, "a", None, Every.minutes(5)).then_include(workflows.ping, "b")
+    chain = chain.include(workflows.ping, "c").include(workflows.ping, "join", depends_on=["b", "c"], at_least=1)
+    chain.include(workflows.ping, "siblings", fan_in=True).include(workflows.ping, "tree", fan_in="tree")
     schedules.schedule_many(workflows.ping, "many", [ManifestItem(str(n)) for n in range(20)], Cron.hourly())
     schedules.schedule(workflows.ping, "once", None, Once(at=LATER), exclusions=[])
     seed(schedules, now=NOW)
     with CaptureQueriesContext(connection) as captured:
         again = seed(schedules, now=LATER)
-    assert (again.created, again.changed, again.unchanged) == ([], [], 23)
+    assert (again.created, again.changed, again.unchanged) == ([], [], 27)
     writes = [query["sql"] for query in captured.captured_queries if query["sql"].startswith(("INSERT", "UPDATE"))]
     assert all("chainsched_namedlock" in sql for sql in writes)
 
@@ -174,6 +177,18 @@ def circle_of_groups(schedules):
     ).then_include(workflows.ping, "a2", group="A")
 
 
+def no_common_ancestor(schedules):
+    schedules.schedule(workflows.ping, "a", None, Every.minutes(5))
+    chain = schedules.schedule(workflows.ping, "b", None, Every.minutes(5))
+    chain.include(workflows.ping, "join", depends_on=["a", "b"])
+
+
+def circle_through_a_fan_in(schedules):
+    chain = schedules.schedule(workflows.ping, "a", None, Every.minutes(5), group="g")
+    chain = chain.include(workflows.ping, "fan-in", fan_in=True, group="g")
+    chain.include(workflows.ping, "after", depends_on=["a", "fan-in"], group="g")
+
+
 def too_deep(schedules):
     chain = schedules.schedule(workflows.ping, "0", None, Every.minutes(5), group="g")
     for depth in range(1, 7):
@@ -192,6 +207,8 @@ def group_settings_at_odds(schedules):
         (unknown_parent, DeclarationError, "'b-1' depends on 'nobody'"),
         (circle, CycleError, "b-1"),
         (circle_of_groups, CycleError, r"groups: \[A, B\]"),
+        (no_common_ancestor, DeclarationError, "'join' depends on 'a', 'b', which have no manifest above them"),
+        (circle_through_a_fan_in, CycleError, "The fan-in 'fan-in' waits for 'after'"),
         (too_deep, LimitExceeded, "MAX_JOB_DEPTH"),
         (group_settings_at_odds, DeclarationError, "'g' is declared with priority = 1"),
     ],
@@ -321,3 +338,64 @@ def test_a_move_that_would_push_others_too_deep_is_refused(schedules):
     with pytest.raises(LimitExceeded, match="'4' would be at depth 6") as caught:
         Manifest.objects.schedule_dependent(workflows.ping, "0", None, depends_on="below", group="g")
     assert caught.value.value == 6
+
+
+class TestJoins:
+    def declare(self, schedules, **join):
+        """A chain of two beside a single manifest, and a join."""
+        schedules.clear()
+        chain = schedules.schedule(workflows.ping, "head", None, Every.minutes(5), group="g")
+        chain = chain.include(workflows.ping, "first", group="g").then_include(workflows.ping, "second", group="g")
+        chain.include(workflows.ping, "single", group="g").include(workflows.ping, "join", group="g", **join)
+
+    def edges(self):
+        rows = Dependency.objects.filter(child=manifest("join")).order_by("parent__external_id")
+        return list(rows.values_list("parent__external_id", "is_gate", "is_derived"))
+
+    def test_a_join_is_below_its_deepest_parent_and_names_none_of_them_as_its_own(self, schedules):
+        self.declare(schedules, depends_on=["second", "single"])
+        seed(schedules, now=NOW)
+        assert (manifest("join").depth, manifest("join").depends_on, manifest("join").is_join) == (3, None, True)
+        assert self.edges() == [("second", False, False), ("single", False, False)]
+
+    @pytest.mark.parametrize(("fan_in", "members"), [(True, ["first", "single"]), ("tree", ["second", "single"])])
+    def test_a_fan_in_is_below_its_gate_whatever_its_members(self, schedules, fan_in, members):
+        self.declare(schedules, fan_in=fan_in)
+        seed(schedules, now=NOW)
+        assert (manifest("join").depth, manifest("join").depends_on) == (1, manifest("head"))
+        gate, derived = [("head", True, False)], [(name, False, True) for name in members]
+        assert self.edges() == sorted([*gate, *derived])
+
+    def test_the_version_of_the_graph_grows_with_its_edges_alone(self, schedules):
+        self.declare(schedules, depends_on=["second", "single"])
+        seed(schedules, now=NOW)
+        first = NamedLock.objects.get(name="graph").version
+        self.declare(schedules, depends_on=["second", "single"], at_least=1)
+        seed(schedules, now=NOW)
+        assert NamedLock.objects.get(name="graph").version == first
+        self.declare(schedules, depends_on=["first", "single"])
+        seed(schedules, now=NOW)
+        assert NamedLock.objects.get(name="graph").version == first + 1
+        since = dict(Dependency.objects.filter(child=manifest("join")).values_list("parent__external_id", "since"))
+        assert since == {"first": first + 1, "single": first}
+
+    def test_a_plan_names_edges_that_come_and_go_and_writes_nothing(self, schedules):
+        self.declare(schedules, depends_on=["second", "single"])
+        assert plan(schedules).edged == ["first", "single", "second", "join"]
+        seed(schedules, now=NOW)
+        self.declare(schedules, depends_on=["first", "single"])
+        made = plan(schedules)
+        changed = made.changed["join"]
+        assert (changed["parents"].old, changed["parents"].new) == (("second", "single"), ("first", "single"))
+        assert (made.edged, changed["depth"].new) == (["join"], 2)
+        assert [name for name, _, _ in self.edges()] == ["second", "single"]
+
+    def test_a_join_whose_parents_leave_the_code_may_become_a_plain_dependent(self, schedules):
+        self.declare(schedules, depends_on=["second", "single"])
+        seed(schedules, now=NOW)
+        schedules.clear()
+        chain = schedules.schedule(workflows.ping, "head", None, Every.minutes(5), group="g")
+        chain.include(workflows.ping, "join", depends_on="head", group="g")
+        assert seed(schedules, now=NOW).retired == ["first", "second", "single"]
+        assert self.edges() == [("head", False, False)]
+        assert (manifest("join").is_join, manifest("join").depth) == (False, 1)

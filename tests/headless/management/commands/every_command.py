@@ -29,6 +29,8 @@ LOOKING = [
     ("status",),
     ("explain", "job"),
     ("explain", "--execution", "1"),
+    ("runs",),
+    ("runs", "1"),
     ("graph", "--format", "dot"),
     ("graph", "--format", "svg"),
     ("graph", "--group", "jobs", "--json"),
@@ -125,13 +127,16 @@ class Operator:
         worker = Process.objects.create(
             kind="worker", host="another", pid=1, workflows=["headless.look"], started_at=now, heartbeat_at=now
         )
-        for verb in ("cancel", "cancel-tree"):
+        for verb, target in (("cancel", "execution"), ("cancel-tree", "execution"), ("cancel", "run")):
             Manifest.objects.get(external_id="job").trigger()
             run_jobs(processes=0)
-            self._do(verb, "execution", Metadata.objects.get(state=ExecutionState.PENDING).pk)
+            execution = Metadata.objects.get(state=ExecutionState.PENDING)
+            self._do(verb, target, execution.run_id if target == "run" else execution.pk)
         worker.delete()
-        self._do("run-again", "execution", Metadata.objects.filter(state=ExecutionState.COMPLETED).first().pk)
-        run_jobs()
+        completed = Metadata.objects.filter(state=ExecutionState.COMPLETED).first().pk
+        for verb in ("run-again", "run-from-here"):
+            self._do(verb, "execution", completed)
+            run_jobs()
 
     def _operate_on_letters(self, user: Any) -> None:
         """Retry one, acknowledge one, and leave two to a bulk decision each; the second of these is cancelled."""

@@ -1,0 +1,109 @@
+"""The rule of a join: whether it runs in a run, waits, or has too little to run with."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class JoinOutcome(enum.StrEnum):
+    """How a join stands in one run; ``CLOSED`` is for the run's own end."""
+
+    WAITING = "waiting"
+    FIRED = "fired"
+    SHORT = "short"
+    CANCELLED = "cancelled"
+    CLOSED = "closed"
+
+
+class FanIn(enum.StrEnum):
+    """Over which manifests a fan-in waits."""
+
+    NONE = ""
+    SIBLINGS = "siblings"
+    TREE = "tree"
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """The options of a join, as its manifest has them now."""
+
+    at_least: int | None = None
+    at_least_percent: int | None = None
+    is_eager: bool = False
+    runs_again_on_late: bool = False
+    fan_in: FanIn = FanIn.NONE
+    # Its manifest was removed: it can never run.
+    is_gone: bool = False
+
+    def need(self, edges: int) -> int:
+        """How many of so many edges have to arrive; a fan-in without a number of its own runs in any case."""
+        if self.at_least_percent is not None:
+            return -(-edges * self.at_least_percent // 100)
+        if self.at_least is not None:
+            return min(self.at_least, edges)
+        return 0 if self.fan_in else edges
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How far a join has come in one run, with all notes added up."""
+
+    open: int
+    arrived: int
+    is_gated: bool
+    judged: int
+    firings: int
+    outcome: JoinOutcome
+    is_past_deadline: bool = False
+    is_run_cancelled: bool = False
+
+    @property
+    def known(self) -> int:
+        """How many arrivals there are to decide by, the gate included."""
+        return self.arrived + self.is_gated
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The outcome from now on; whether the join runs, and whether it gives back what it held open."""
+
+    outcome: JoinOutcome
+    fires: bool = False
+    gives_back: bool = False
+    is_new: bool = True
+
+
+def may_decide(standing: Standing, join: Join) -> bool:
+    """Whether there is something to decide, so that the number of edges has to be known."""
+    if standing.outcome is not JoinOutcome.WAITING:
+        return standing.known > standing.judged and (standing.open == 0 or (join.is_eager and not standing.firings))
+    return bool(
+        standing.open == 0 or standing.is_past_deadline or join.is_eager or standing.is_run_cancelled or join.is_gone
+    )
+
+
+def decide(standing: Standing, join: Join, *, edges: int) -> Decision | None:
+    """Decide a join in a run; None if it goes on waiting or nothing changes. ``edges`` are those older than the run."""
+    # With nothing that arrived there is nothing to run after, even if all its edges were removed.
+    is_enough = standing.known > 0 and standing.arrived >= join.need(edges) and (standing.is_gated or not join.fan_in)
+    if standing.is_run_cancelled or join.is_gone:
+        is_waiting = standing.outcome is JoinOutcome.WAITING
+        return Decision(JoinOutcome.CANCELLED, gives_back=True) if is_waiting else None
+    if standing.outcome is JoinOutcome.WAITING:
+        is_time = standing.open == 0 or standing.is_past_deadline or (join.is_eager and is_enough)
+        if not is_time:
+            return None
+        return Decision(JoinOutcome.FIRED, fires=True) if is_enough else Decision(JoinOutcome.SHORT, gives_back=True)
+    return _decide_late(standing, join, is_enough=is_enough)
+
+
+def _decide_late(standing: Standing, join: Join, *, is_enough: bool) -> Decision | None:
+    """A short join that has become enough runs; one that has run does so again only if it asks for that."""
+    is_time = standing.open == 0 or (join.is_eager and not standing.firings)
+    if not (is_enough and is_time and standing.known > standing.judged):
+        return None
+    if standing.outcome is JoinOutcome.CANCELLED:
+        return None
+    fires = not standing.firings or join.runs_again_on_late
+    return Decision(JoinOutcome.FIRED, fires=fires, is_new=False)
