@@ -12,6 +12,7 @@ from django.test import Client
 from chainsched.admin import ManifestAdmin, ManifestGroupAdmin
 from chainsched.admin.charts.graph_picture import TIMES
 from chainsched.admin.pages import graphs
+from chainsched.db import bulk
 from chainsched.domain.states import ExecutionState
 from chainsched.flow.schedule.edges import Edge, write_edges
 from chainsched.graph import layout, load
@@ -55,6 +56,8 @@ def make_slices(parent: Manifest, number: int) -> None:
         Manifest(external_id=name, depends_on=parent, depth=parent.depth + 1, **columns) for name in names
     )
     Dependency.objects.bulk_create(Dependency(child=child, parent=parent, condition=1) for child in slices)
+    # As seeding does after many new rows; without it plans rest on what other tests left behind.
+    bulk.analyze(Manifest, Dependency)
 
 
 def make_join(name: str, *parents: Manifest, **columns: Any) -> Manifest:

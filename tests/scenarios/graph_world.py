@@ -7,7 +7,7 @@ step the rows are looked at; ``finish`` lets everything end and looks at the who
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from random import Random
@@ -320,7 +320,9 @@ class World:
             self._any(rng).trigger(input=rng.choice([OWN_INPUT, OWN_INPUT, Slice("another", 7)]))
 
     def disable(self, rng: Random) -> None:
-        manifest = self._any(rng)
+        """Any manifest or group, or one with a row that waits."""
+        waiting = list(WorkQueue.objects.queued().order_by("id").values_list("manifest_id", flat=True))
+        manifest = self._any(rng, among=waiting if rng.random() < 0.5 else ())
         with self._others_hold(rng):
             (manifest.group if rng.random() < 0.2 else manifest).disable()
         self.reload()
@@ -402,13 +404,14 @@ class World:
         self.is_edited = True
         self.reload()
 
-    def _any(self, rng: Random) -> Manifest:
-        return Manifest.objects.select_related("group").get(pk=rng.choice(sorted(self.graph.manifests)))
+    def _any(self, rng: Random, among: Sequence[int] = ()) -> Manifest:
+        return Manifest.objects.select_related("group").get(pk=rng.choice(among or sorted(self.graph.manifests)))
 
     # What must hold after every step.
 
     def step(self, do: Callable[[Random], None], rng: Random) -> None:
-        self._pass_time(1)
+        # Longer than the delay of a retry, which varies: a life can be repeated.
+        self._pass_time(2)
         do(rng)
         self.look()
 
@@ -498,14 +501,14 @@ STEPS: dict[str, int] = {
     "go_on": 30,
     "begin": 3,
     "pass_time": 1,
-    "trigger": 1,
-    "disable": 2,
+    "trigger": 3,
+    "disable": 3,
     "enable": 2,
-    "request": 1,
-    "resolve": 2,
+    "request": 2,
+    "resolve": 3,
     "cancel_run": 1,
     "cancel": 1,
-    "edit": 1,
+    "edit": 2,
 }
 
 

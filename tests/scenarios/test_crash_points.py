@@ -465,7 +465,7 @@ class CancelRunning(Cancel):
 class CancelRun(Cancel):
     """The mark is committed first, then what is open is stopped; who asked for it asks again."""
 
-    transactions = 2
+    transactions = 3
 
     def run(self, bench: Workbench) -> None:
         GraphRun.objects.earliest("id").cancel()
@@ -486,7 +486,7 @@ class CancelRunRunning(CancelRun, CancelRunning):
 class CancelOlderRunOfTwo(CancelRun):
     """The members stand for another run too: they go on, and the join runs for that one alone."""
 
-    transactions = 1
+    transactions = 2
 
     def prepare(self, bench: Workbench) -> None:
         OfAFamily.prepare(self, bench)
@@ -496,7 +496,7 @@ class CancelOlderRunOfTwo(CancelRun):
 class CancelNewerRunOfTwo(CancelOlderRunOfTwo):
     """The members are named after it, so that they are looked at, and left."""
 
-    transactions = 2
+    transactions = 3
 
     def run(self, bench: Workbench) -> None:
         GraphRun.objects.latest("id").cancel()
@@ -505,7 +505,7 @@ class CancelNewerRunOfTwo(CancelOlderRunOfTwo):
 class CancelRunOfADecidedJoin(CancelRun):
     """The join has fired and does not know it yet."""
 
-    transactions = 1
+    transactions = 2
 
     def prepare(self, bench: Workbench) -> None:
         ConsumeOfAJoin().prepare(bench)

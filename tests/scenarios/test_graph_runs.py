@@ -37,8 +37,9 @@ PARTS = 4
 EXAMPLES = {"sqlite": 200, "postgresql": 30}
 FEW = 10
 STEPS = 50
-# A rule that is left out is missed in one of so many lives.
+# A rule that is left out is missed in one of so many lives; these are the first that showed it.
 LIVES = 60
+FIRST = {"gate": 18, "twice": 10, "disable": 8, "request": 6, "short_final": 6, "release_first": 6, "near_now": 11}
 CHOICES = st.randoms(use_true_random=False)
 
 
@@ -140,14 +141,25 @@ class Passages(RuleBasedStateMachine):
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("rule", BREAKS)
 def test_a_rule_that_is_left_out_of_the_engine_is_missed(rule, monkeypatch):
-    LEAVE_OUT[rule](monkeypatch)
-    with pytest.raises(Broken):
-        live_often()
+    with monkeypatch.context() as patch:
+        LEAVE_OUT[rule](patch)
+        seed = find_broken_life(first=FIRST.get(rule, 0))
+    assert seed is not None, f"without the rule {rule!r} the engine seems to be right"
+    # It is the rule that was missed: with it the same life keeps all of them.
+    live(seed)
 
 
-def live_often() -> None:
-    for seed in range(LIVES):
-        life(Random(seed), STEPS)  # noqa: S311 - repeats a life
+def find_broken_life(*, first: int) -> int | None:
+    for seed in range(first, first + LIVES):
+        try:
+            live(seed)
+        except Broken:
+            return seed
+    return None
+
+
+def live(seed: int) -> None:
+    life(Random(seed), STEPS)  # noqa: S311 - repeats a life
 
 
 # How each rule is left out.

@@ -7,6 +7,7 @@ from django.core.management.color import no_style
 
 from chainsched import Every, ManifestItem, RunCondition
 from chainsched.exceptions import CycleError, DeclarationError
+from chainsched.flow.run.settle import settle
 from chainsched.flow.schedule.plan import Change, plan
 from chainsched.management.verbs.plan import lines
 from chainsched.models import Dependency, Manifest
@@ -103,6 +104,18 @@ class TestEveryWayToDeclare:
 
 
 class TestRedeclaring:
+    def test_a_join_that_is_due_runs_although_its_parents_change(self, bench):
+        declare(bench, "a", "b", "c", depends_on=["a", "b"])
+        bench.seed()
+        bench.turn()
+        bench.turn()
+        settle(now=bench.now)
+        assert manifest("join").state.due_run is not None
+        declare(bench, "a", "b", "c", depends_on=["a", "b", "c"])
+        bench.seed()
+        assert bench.drain() == ["join"]
+        check_all_closed(bench)
+
     def test_the_order_of_parents_changes_nothing(self, bench):
         declare(bench, "a", "b", depends_on=["a", "b"])
         bench.seed()

@@ -16,7 +16,7 @@ from chainsched.admin.charts import timeline
 from chainsched.admin.kit import display
 from chainsched.admin.kit.filters import DueFilter, FailingFilter, ManifestStateFilter, typed
 from chainsched.admin.kit.operations import OperatingPage
-from chainsched.admin.kit.page import PAYLOADS
+from chainsched.admin.kit.page import PAYLOADS, is_narrowed
 from chainsched.admin.kit.permissions import Verbs
 from chainsched.admin.kit.sections import Chart, Fact, Facts, Passage, Section, Table
 from chainsched.admin.pages.graphs import ManifestGraphs
@@ -154,20 +154,25 @@ class ManifestPage(Verbs, ManifestGraphs, OperatingPage):
 
     def _now(self, request: HttpRequest, manifest: Manifest, explanation: Explanation) -> Facts:
         state = display.state_of(manifest)
-        groups = self.find(request, ManifestGroup, [manifest.group_id])
         facts = [
             Fact("why", f"{explanation.reason[:1].upper()}{explanation.reason[1:]}.", f"Code: {explanation.code}"),
             Fact("switch", display.badge("enabled" if manifest.is_enabled else "disabled")),
             Fact("next run", display.moment(state.next_run_at), "When the manager evaluates it."),
             Fact("last success", display.moment(state.last_successful_run)),
             Fact("failures", state.consecutive_failures, "Since the last success or decision."),
-            Fact("group", self.name(groups, manifest.group_id, manifest.group.name)),
+            Fact("group", self.name(self._group(request, manifest), manifest.group_id, manifest.group.name)),
             Fact("workflow", manifest.workflow),
         ]
         if explanation.code == Reason.AWAITING_DEAD_LETTER:
             letter = self.visible(request, DeadLetter).filter(manifest=manifest.pk).awaiting().first()
             facts.insert(1, Fact("dead letter", display.link(self.admin_site, letter) if letter else display.NOTHING))
         return Facts("Now", facts)
+
+    def _group(self, request: HttpRequest, manifest: Manifest) -> dict[Any, Any]:
+        """The group, if this user may see it; a query only where a project hides some groups."""
+        if is_narrowed(self.visible(request, ManifestGroup)):
+            return self.find(request, ManifestGroup, [manifest.group_id])
+        return {manifest.group_id: manifest.group}
 
     def _explain(self, request: HttpRequest, manifest: Manifest, now: datetime) -> Explanation:
         try:

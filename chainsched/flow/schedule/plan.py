@@ -91,7 +91,15 @@ class Plan:
     def first_linked(self) -> list[str]:
         """The manifests with a new parent, and those that were no dependents of their parent before."""
         first_link = {"depends_on", "parents", "schedule_type", "is_join"}
-        return [external_id for external_id, columns in self.changed.items() if first_link & columns.keys()]
+        return [
+            external_id
+            for external_id, columns in self.changed.items()
+            if first_link & columns.keys() and not self._stays_join(external_id)
+        ]
+
+    def _stays_join(self, external_id: str) -> bool:
+        """Whether a stored join is one afterwards: what it is due for in its runs stays, whatever its edges are."""
+        return bool(self.stored[external_id]["is_join"]) and "is_join" not in self.changed[external_id]
 
     @property
     def relinked(self) -> list[str]:

@@ -31,7 +31,7 @@ from chainsched.flow.schedule.upsert import (
     write_groups,
 )
 from chainsched.flow.transactions import persist, transact
-from chainsched.models import Dependency, Manifest, ManifestState, NamedLock
+from chainsched.models import Dependency, Manifest, ManifestState, NamedLock, Near
 from chainsched.models.manifest_facts import load_open_items
 from chainsched.models.named_lock import GRAPH
 
@@ -86,7 +86,7 @@ def seed(schedules: Schedules, *, now: datetime) -> Seeded:
     seeded = _until_settled(lambda: plan(schedules), holds_graph=True, patience=Patience.LONG, now=now)
     if len(seeded.created) >= MANY:
         # Without statistics the joins of the loops' first turns would read these tables whole.
-        bulk.analyze(Manifest, ManifestState)
+        bulk.analyze(Manifest, ManifestState, Dependency, Near)
     return seeded
 
 
