@@ -478,7 +478,8 @@ class Model:
         job.outcomes.append(outcome)
         for child in self.children(job.name):
             waits_first_time = child.row is not None and child.row.source == "dependency" and child.row.attempt == 1
-            if waits_first_time and outcome.id in self.matching(child):
+            # After a change of parent it may have a row and owe a run besides; the outcome then joins what it owes.
+            if waits_first_time and self.owed(child) == [outcome.id]:
                 assert child.row is not None
                 child.row.parent, child.row.root = outcome.id, self._root_below(outcome.id)
                 child.ran_for = outcome.id

@@ -8,6 +8,7 @@ Next:   nothing: no item of a cancelled run is queued or dispatched, and its out
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection
 from datetime import datetime
 
@@ -42,13 +43,25 @@ def cancel_run(run_id: int, *, reason: str, now: datetime) -> Cancelled:
 
 
 def cancel_late(row_ids: Collection[int], *, now: datetime) -> None:
-    """Cancel rows of cancelled runs that the dispatcher found: they were queued by a caller that saw no mark."""
-    for part in chunks(sorted(row_ids)):
-        with transact():
-            rows = WorkQueue.objects.filter(id_in(id=part))
-            owners = [id_ for id_ in rows.values_list("manifest_id", flat=True) if id_ is not None]
-            ManifestState.objects.lock(owners)
-            _cancel_queued(rows.values_list("id", flat=True), owners, reason=LATE_FOR_RUN, now=now)
+    """Cancel rows of cancelled runs that the dispatcher found, for the reason of the run.
+
+    They were queued by a transaction that did not see the mark.
+    """
+    found = WorkQueue.objects.filter(id_in(id=row_ids)).values_list("run__cancel_reason", "id")
+    by_reason: dict[str, list[int]] = defaultdict(list)
+    for reason, row_id in found:
+        by_reason[reason or LATE_FOR_RUN].append(row_id)
+    for reason, ids in by_reason.items():
+        for part in chunks(sorted(ids)):
+            _cancel_part(part, reason=reason, now=now)
+
+
+def _cancel_part(row_ids: Collection[int], *, reason: str, now: datetime) -> None:
+    with transact():
+        rows = WorkQueue.objects.filter(id_in(id=row_ids))
+        owners = [id_ for id_ in rows.values_list("manifest_id", flat=True) if id_ is not None]
+        ManifestState.objects.lock(owners)
+        _cancel_queued(row_ids, owners, reason=reason, now=now)
 
 
 def cancel_below(execution_id: int, *, reason: str, now: datetime) -> Cancelled:

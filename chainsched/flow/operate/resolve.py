@@ -107,12 +107,18 @@ def retry(letter_ids: Collection[int], *, decision: LetterDecision, now: datetim
         # After that: a run that is cancelled just now is seen as cancelled here, too, and no new run begins for it.
         refused |= _of_cancelled_runs({id_: run for id_, run in repeatable.items() if id_ not in items})
         known = {letter.id: letter for letter in letters if letter.id not in refused}
-        _decide(known, DeadLetterStatus.RETRIED, decision, now=now)
         requests = [
             _queue_request(letter, failed.get(letter.execution_id or 0), items.get(letter.id), now)
             for letter in known.values()
         ]
-        enqueue(requests, now=now, ledger=ledger)
+        opened = enqueue(requests, now=now, ledger=ledger)
+        # A run that is cancelled in this moment opens no row, and its letter goes on waiting.
+        unopened = {
+            id_: items[id_] for id_, letter in known.items() if letter.manifest_id not in opened and id_ in items
+        }
+        refused |= dict.fromkeys(find_cancelled(unopened), RUN_CANCELLED)
+        known = {id_: letter for id_, letter in known.items() if id_ not in refused}
+        _decide(known, DeadLetterStatus.RETRIED, decision, now=now)
         # The letter no longer blocks the manifest: outcomes of its parents since then are its part again.
         arm(sorted({letter.manifest_id for letter in known.values() if letter.manifest_id}), now=now, ledger=ledger)
         ledger.write()
