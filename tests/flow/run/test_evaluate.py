@@ -273,7 +273,7 @@ def test_the_due_query_reads_its_index_and_as_much_at_a_hundred_thousand_as_at_a
     make_many_manifests(1000, due=100)
     small = explain_due_query()
     with connection.cursor() as cursor:
-        cursor.execute("TRUNCATE chainsched_manifest, chainsched_manifeststate")
+        cursor.execute("TRUNCATE chainsched_manifest, chainsched_manifeststate, chainsched_dependency, chainsched_near")
     make_many_manifests(100_000, due=100)
     large = explain_due_query()
     assert index_names(large) == {"chainsched_state_alarm"}
