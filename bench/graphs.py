@@ -32,7 +32,7 @@ from chainsched.db.clock import database_now  # noqa: E402
 from chainsched.domain.schedules import CronSchedule  # noqa: E402
 from chainsched.flow.run.dispatch import dispatch  # noqa: E402
 from chainsched.flow.run.evaluate import evaluate  # noqa: E402
-from chainsched.flow.run.settle import settle  # noqa: E402
+from chainsched.flow.run.fold_notes import settle  # noqa: E402
 from chainsched.flow.schedule.declare import Schedules  # noqa: E402
 from chainsched.flow.schedule.seed import seed  # noqa: E402
 from chainsched.models import Metadata, Process  # noqa: E402

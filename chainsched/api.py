@@ -18,7 +18,7 @@ from django.db.models import Model, QuerySet
 from chainsched.conf import get_config
 from chainsched.db.chunks import chunks
 from chainsched.db.clock import database_now
-from chainsched.domain.declarations import MAX_PRIORITY, Declaration, DependentOptions, Items, Options
+from chainsched.domain.declarations import MAX_COUNT, MAX_PRIORITY, Declaration, DependentOptions, Items, Options
 from chainsched.domain.inputs import OWN_INPUT, readable
 from chainsched.domain.results import Ancestry, Answer, Cancelled, Explanation, Health, Resolved, RunReport
 from chainsched.domain.schedules import Once, Schedule
@@ -40,11 +40,11 @@ from chainsched.flow.operate.prioritize import prioritize
 from chainsched.flow.operate.remove import remove_all
 from chainsched.flow.operate.resolve import LetterDecision, decide
 from chainsched.flow.operate.run_from_here import run_from_here as go_on_from
-from chainsched.flow.operate.trigger import TriggerRequest
+from chainsched.flow.operate.trigger import TriggerRequest, check_delay
 from chainsched.flow.operate.trigger import trigger as trigger_manifests
 from chainsched.flow.operate.trigger import trigger_group as trigger_members
 from chainsched.flow.run.activate import activate_by_hand
-from chainsched.flow.schedule.batches import Batch, declaration
+from chainsched.flow.schedule.batches import Batch, declaration, dependent, one_time_child
 from chainsched.flow.schedule.one_time_child import add_one_time_child
 from chainsched.flow.schedule.plan import Origin
 from chainsched.flow.schedule.seed import retire, write_declarations
@@ -52,7 +52,7 @@ from chainsched.models import BulkDecision, DeadLetter, GraphRun, Manifest, Mani
 from chainsched.models.model_methods import ON_REQUEST
 from chainsched.models.run_reports import describe_run as load_run_report
 from chainsched.registry import WorkflowRef, registry
-from chainsched.servers import get_server
+from chainsched.servers import get_server, known_workflows
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ def schedule_dependent(
     **options: Any,
 ) -> Manifest:
     """Create or change a manifest that runs after another one, or as a join after several."""
-    found = declaration(workflow, external_id, input, schedule=None, depends_on=depends_on, options=options)
+    found = dependent(workflow, external_id, input, depends_on=depends_on, options=options)
     return _write([found])[0]
 
 
@@ -116,17 +116,22 @@ def schedule_child(
     workflow: WorkflowRef, external_id: str, input: Any, *, parent: str, **options: Unpack[DependentOptions]
 ) -> Manifest:
     """Create a manifest that runs once, for the first later outcome of its parent that matches, and is then done."""
-    found = declaration(workflow, external_id, input, schedule=None, depends_on=parent, options=options)
+    found = one_time_child(workflow, external_id, input, parent=parent, options=options)
     add_one_time_child(found, origin=_origin(), now=database_now())
     return find(external_id)
 
 
 def find(external_id: str) -> Manifest:
     """The manifest of this name; raises UnknownManifest."""
-    manifest = Manifest.objects.filter(external_id=external_id).first()
+    manifest = _named(Manifest.objects.filter(external_id=external_id), external_id)
     if manifest is None:
         raise UnknownManifest(external_id)
     return manifest
+
+
+def _named(rows: QuerySet[M], name: str) -> M | None:
+    """The row of this name; none has a NUL in it, which PostgreSQL would refuse to look for."""
+    return None if "\x00" in name else rows.first()
 
 
 def find_execution(id_: str) -> Metadata:
@@ -143,7 +148,7 @@ def find_execution(id_: str) -> Metadata:
 
 def find_group(name: str) -> ManifestGroup:
     """The group of this name; raises UnknownRow."""
-    group = ManifestGroup.objects.filter(name=name).first()
+    group = _named(ManifestGroup.objects.filter(name=name), name)
     if group is None:
         raise UnknownRow("group", name, "`chainsched status` lists them")
     return group
@@ -190,7 +195,7 @@ def trigger(manifest: Manifest, *, delay: timedelta | float | None = None, input
 
     Runs a disabled manifest too, but not one in a disabled group: there the request waits.
     """
-    request = TriggerRequest(input=_checked_input(manifest, input), delay=_checked_delay(delay))
+    request = TriggerRequest(input=_checked_input(manifest, input), delay=check_delay(delay))
     _check_exists(manifest)
     answers = trigger_manifests([manifest.id], request=request, now=database_now())
     if manifest.id not in answers:
@@ -219,7 +224,7 @@ def explain(manifest: Manifest) -> Explanation:
     """Why a manifest is or is not running now, by the rules that the loops use."""
     now = database_now()
     _check_exists(manifest)
-    return explain_manifest(manifest.id, workflows=get_server().known_workflows(now=now), now=now)
+    return explain_manifest(manifest.id, workflows=known_workflows(now=now), now=now)
 
 
 def health() -> Health:
@@ -252,10 +257,13 @@ def disable_group(group: ManifestGroup) -> bool:
 
 def set_limits(group: ManifestGroup, *, max_active_jobs: int | None, priority: int) -> bool:
     """Set a group's limit, None for none, and its priority; rows that wait move. False if nothing changed."""
-    if max_active_jobs is not None and max_active_jobs < 1:
-        raise InvalidInput(f"A limit of {max_active_jobs} lets nothing run; give 1 or more, or disable the group.")
-    if not 0 <= priority <= MAX_PRIORITY:
-        raise InvalidInput(f"A priority of {priority} does not exist; give 0 to {MAX_PRIORITY}.")
+    if max_active_jobs is not None and not _is_number(max_active_jobs, low=1, high=MAX_COUNT):
+        raise InvalidInput(
+            f"A limit of {max_active_jobs!r:.60} is none; give a whole number from 1 to {MAX_COUNT}, or None for no "
+            "limit. To let nothing run, disable the group."
+        )
+    if not _is_number(priority, low=0, high=MAX_PRIORITY):
+        raise InvalidInput(f"A priority of {priority!r:.60} does not exist; give 0 to {MAX_PRIORITY}.")
     changed = set_group_limits(group.pk, max_active_jobs=max_active_jobs, priority=priority)
     return _log(changed, "The limits of group %s were changed.", group)
 
@@ -363,7 +371,7 @@ def bring_forward(row: WorkQueue) -> bool:
 def explain_row(row: WorkQueue) -> Explanation:
     """Why a row of the queue waits, checked in the dispatcher's order; or that it waits no longer."""
     now = database_now()
-    return explain_waiting(row, workflows=get_server().known_workflows(now=now), now=now)
+    return explain_waiting(row, workflows=known_workflows(now=now), now=now)
 
 
 def remove(manifests: Iterable[int]) -> tuple[int, dict[str, int]]:
@@ -387,6 +395,8 @@ def cancel_bulk_decision(bulk_decision: BulkDecision, *, reason: str = ON_REQUES
 
 
 def _decide(verb: BulkDecisionVerb, letters: Iterable[DeadLetter], decision: LetterDecision) -> Resolved:
+    if not isinstance(decision.note, str) or "\x00" in decision.note:
+        raise InvalidInput(f"A note is a text without NUL, not {decision.note!r:.60}.")
     ids = sorted({letter.id for letter in letters})
     resolved = Resolved()
     for part in chunks(ids):
@@ -446,16 +456,15 @@ def _checked_input(manifest: Manifest, input: Any) -> Any:
 
 def _checked_reason(reason: str) -> str:
     """Refuse a reason that its column could not hold, before anything is stopped."""
+    if not isinstance(reason, str):
+        raise InvalidInput(f"A reason is a text, not {reason!r:.60}.")
     if len(reason) > MAX_REASON or "\x00" in reason:
         raise InvalidInput(f"A reason has at most {MAX_REASON} characters and no NUL; this one has {len(reason)}.")
     return reason
 
 
-def _checked_delay(delay: timedelta | float | None) -> timedelta | None:
-    wanted = delay if delay is None or isinstance(delay, timedelta) else timedelta(seconds=delay)
-    if wanted is not None and wanted < timedelta(0):
-        raise InvalidInput(f"A delay of {wanted} lies in the past; give a timedelta or seconds, 0 or more.")
-    return wanted
+def _is_number(value: Any, *, low: int, high: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
 def _log(changed: bool, message: str, thing: Manifest | ManifestGroup) -> bool:

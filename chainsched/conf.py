@@ -18,6 +18,7 @@ from typing import Annotated, Any, Final, cast, get_type_hints
 from django.apps import apps
 from django.conf import settings
 from django.core.signals import setting_changed
+from django.db import connections
 from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationError, ValidationInfo, field_validator
 from pydantic.dataclasses import dataclass
 from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_schema
@@ -75,6 +76,16 @@ def _database_alias(value: object) -> str:
     if not isinstance(value, str) or value not in settings.DATABASES:
         raise _must(f"name one of DATABASES ({', '.join(settings.DATABASES)})")
     return value
+
+
+def _listen(value: object) -> bool | str:
+    if isinstance(value, bool) or (isinstance(value, str) and value in settings.DATABASES):
+        return value
+    raise _must(f"be True, False or one of DATABASES ({', '.join(settings.DATABASES)})")
+
+
+def _is_postgresql(alias: str) -> bool:
+    return connections[alias].vendor == "postgresql"
 
 
 def _task_server(value: object) -> str:
@@ -139,6 +150,7 @@ def _default_owner() -> str:
 
 Alias = Annotated[str, BeforeValidator(_database_alias)]
 Server = Annotated[str, BeforeValidator(_task_server)]
+Listen = Annotated[bool | str, BeforeValidator(_listen)]
 Flag = Annotated[bool, Rule("be True or False")]
 Name = Annotated[str, Rule(f"be a text of 1 to {MAX_NAME} characters", pattern=r"\S", max_length=MAX_NAME)]
 Seconds = Annotated[float, Rule(f"be {SECONDS} above 0, ten years at most", gt=0, le=MAX_SECONDS)]
@@ -198,7 +210,13 @@ class Config:
     reconcile_interval: Seconds = Field(300, description="Longest time between two turns of the reconciler.")
     cleanup_interval: Seconds = Field(60, description="Longest time between two removals of old rows.")
     bulk_decisions_interval: Seconds = Field(5, description="Longest time between two turns of bulk decisions.")
-    listen: Flag = Field(True, description="Whether processes wake each other through PostgreSQL.")
+    keep_sessions: Flag = Field(
+        True, description="Whether jobs of one child use the same database session, reset in between."
+    )
+    listen: Listen = Field(
+        True,
+        description="Whether processes wake each other through PostgreSQL, or the alias over which they listen.",
+    )
     max_active_jobs: CountOrNone = Field(100, description="Executions pending or running at once, over all hosts.")
     dependent_priority_boost: Boost = Field(16, description="Added to the priority of dependents.")
     max_retries: CountOrZero = Field(3, description="Failures before a job is dead-lettered.")
@@ -237,6 +255,19 @@ class Config:
             )
         return value
 
+    @field_validator("listen")
+    @classmethod
+    def _listens_to_postgresql(cls, value: bool | str, info: ValidationInfo) -> bool | str:
+        database = info.data.get("database")
+        if isinstance(value, str) and database is not None:
+            for alias in (value, database):
+                if not _is_postgresql(alias):
+                    raise _fact(
+                        f"names {value!r}, but the database {alias!r} is not PostgreSQL, and only PostgreSQL sends "
+                        "notices. Set LISTEN to True or False, or name an alias that connects to the same PostgreSQL."
+                    )
+        return value
+
     @field_validator("max_retry_delay")
     @classmethod
     def _is_not_below_the_first_delay(cls, value: float, info: ValidationInfo) -> float:
@@ -244,6 +275,11 @@ class Config:
         if value < first:
             raise _fact(f"({value:.12g}) is below RETRY_DELAY ({first:.12g}). Raise the first or lower the second.")
         return value
+
+    @property
+    def listening_alias(self) -> str:
+        """The alias over whose connection processes listen."""
+        return self.listen if isinstance(self.listen, str) else self.database
 
 
 OPTIONS = tuple(field.name.upper() for field in dataclasses.fields(Config))

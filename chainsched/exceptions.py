@@ -131,6 +131,17 @@ class ActivationError(ChainschedError, RuntimeError):
         super().__init__(message)
 
 
+class RunHasEnded(ChainschedError, RuntimeError):
+    """A context was asked for something after its run; use it only while the workflow's function runs."""
+
+    def __init__(self, execution_id: int) -> None:
+        self.execution_id = execution_id
+        super().__init__(
+            f"The run of execution {execution_id} is over: its context answers and does nothing more. "
+            "Use it only while the workflow's function runs, and keep the values that are needed later."
+        )
+
+
 class NotMigrated(ChainschedError, RuntimeError):
     """The database lacks tables or columns that this version needs."""
 

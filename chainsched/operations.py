@@ -189,12 +189,15 @@ def operations_of(target: str) -> dict[str, Operation]:
 
 
 def apply_operation(operation: Operation, row: Any, instruction: Instruction) -> OperationResult:
-    """Do it to one row and write the history of the row, if a user is named."""
+    """Do it to one row and, if it had an effect and a user is named, write the history of the row."""
     if operation.writes_own_history:
         return operation.perform(row, instruction)
     describe = TARGETS[operation.target].describe
     before = describe(row)
     outcome = operation.perform(row, instruction)
+    if not outcome.has_effect:
+        # Of two users who do the same at once one has the effect, and the change of state is that user's.
+        return outcome
     entry = history.describe(
         operation.did,
         outcome.in_words,
@@ -208,8 +211,7 @@ def apply_operation(operation: Operation, row: Any, instruction: Instruction) ->
 
 
 def _answered(answer: Answer) -> OperationResult:
-    has_effect = answer not in (Answer.BUSY, Answer.AWAITS_DEAD_LETTER)
-    return OperationResult(answer.in_words, has_effect=has_effect, code=answer.value)
+    return OperationResult(answer.in_words, has_effect=not answer.is_refusal, code=answer.value)
 
 
 def _stopped(found: Cancelled) -> OperationResult:
@@ -235,8 +237,19 @@ def _trigger_group(group: ManifestGroup, _instruction: Instruction) -> Operation
     answers = group.trigger()
     counted = "; ".join(f"{number} {answer.in_words}" for answer, number in answers.items())
     if not counted:
-        return OperationResult("it has no enabled member that starts a chain", has_effect=False)
+        return OperationResult(f"it starts nothing: {_why_none_starts(group)}", has_effect=False)
     return OperationResult(counted, has_effect=any(_answered(answer).has_effect for answer in answers))
+
+
+def _why_none_starts(group: ManifestGroup) -> str:
+    """Why a trigger passes over all members of a group, with their numbers."""
+    members = Manifest.objects.filter(group=group)
+    retired = members.filter(retired_at__isnull=False).count()
+    disabled = members.filter(is_enabled=False, retired_at__isnull=True).count()
+    dependents = members.count() - retired - disabled
+    reasons = ((disabled, "disabled"), (retired, "no longer declared"), (dependents, "running after others"))
+    listed = ", ".join(f"{number} {reason}" for number, reason in reasons if number)
+    return f"of its members {listed}" if listed else "it has no members"
 
 
 def _set_limits(group: ManifestGroup, instruction: Instruction) -> OperationResult:

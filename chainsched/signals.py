@@ -1,7 +1,8 @@
 """Signals about changes of executions and dead letters.
 
-Each is sent once per row, after the transaction that wrote it has committed, in the process and thread that wrote it.
-An exception in a receiver is logged by Django and changes nothing else; a slow receiver delays the loop that calls it.
+Each is sent once per row, after the transaction that wrote it has committed, in the process that wrote it: in a
+scheduler or worker by a thread of its own, in the order of the commits; in others at once, by the thread that wrote it.
+An exception in a receiver is logged by Django and changes nothing else; a slow receiver delays later signals.
 No row is loaded for a signal without receivers.
 """
 

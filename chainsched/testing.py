@@ -6,23 +6,35 @@
         bench.run_for(days=2)               # two days of schedules, retries and nights with changing clocks
         bench.assert_queued()               # no row is left in the queue
 
-All code runs in the calling thread and inside the test's transaction, without processes and waits.
+All code runs in the calling thread and inside the test's transaction, without processes and waits; that of ``async``
+workflows too, as far as it asks the database through Django.
+
+``bench.context(…)`` is a run's context for a test that calls a workflow's function by itself.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import Self
+from typing import Any, Self
 
+from chainsched.conf import get_config
 from chainsched.db.clock import database_now, stop_clock
+from chainsched.domain.inputs import to_document
 from chainsched.domain.outcomes import Finished
+from chainsched.domain.redaction import redact
+from chainsched.domain.results import JoinReport, ParentRun
+from chainsched.domain.run_context import RunContext, RunControl
+from chainsched.exceptions import ActivationError
 from chainsched.flow.operate.cancel_run import cancel_late
 from chainsched.flow.run.claim import claim
 from chainsched.flow.run.dispatch import dispatch
-from chainsched.flow.run.execute import execute
+from chainsched.flow.run.execute import execute_here
 from chainsched.flow.run.record import Recorded, record
 from chainsched.flow.schedule.declare import Schedules, schedules
 from chainsched.flow.schedule.seed import Seeded, seed
@@ -31,6 +43,66 @@ from chainsched.registry import registry
 from chainsched.runtime.loops import manager
 
 MAX_ROUNDS = 10_000
+
+
+@dataclass(slots=True)
+class _Notebook(RunControl):
+    """Answers the calls of a run in a unit test, and writes them down; it touches no row."""
+
+    parents: Sequence[ParentRun]
+    join: JoinReport | None
+    is_asked_to_stop: bool
+    activated: list[tuple[str, Any]] = field(default_factory=list)
+    reported: list[dict[str, Any]] = field(default_factory=list)
+
+    def activate(self, activations: Iterable[tuple[str, Any]]) -> list[str]:
+        asked: dict[str, Any] = {}
+        for external_id, value in activations:
+            if external_id in asked:
+                problem = "it is named twice in one call. Name each child once"
+                raise ActivationError(f"{external_id!r} cannot be activated: {problem}.", external_id=external_id)
+            asked[external_id] = _stored(external_id, value)
+        queued = [external_id for external_id in asked if external_id not in dict(self.activated)]
+        self.activated += [(external_id, asked[external_id]) for external_id in queued]
+        return queued
+
+    def is_cancelled(self) -> bool:
+        return self.is_asked_to_stop
+
+    def report(self, progress: Any) -> None:
+        self.reported.append(redact(progress))
+
+    def find_join(self) -> JoinReport | None:
+        return self.join
+
+    def find_parents(self) -> list[ParentRun]:
+        return list(self.parents)
+
+
+def _stored(external_id: str, value: Any) -> Any:
+    """An input in the form in which a row would hold it; raises InvalidInput for one that no row can."""
+    return to_document(value, what=f"The input of {external_id}", max_bytes=get_config().max_input_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOnBench(RunContext):
+    """A context that answers from what the test stated, and keeps what the workflow asked for."""
+
+    _control: _Notebook = field(repr=False, compare=False)
+
+    @property
+    def activated(self) -> list[tuple[str, Any]]:
+        """The children that were activated, in order, each with its input as a row would hold it."""
+        return self._control.activated
+
+    @property
+    def reported(self) -> list[dict[str, Any]]:
+        """The progress that was reported, in order: ``done``, ``total`` and ``message``, as a page would show it."""
+        return self._control.reported
+
+    def ask_to_stop(self) -> None:
+        """Let ``is_cancelled()`` be true from now on."""
+        self._control.is_asked_to_stop = True
 
 
 class Workbench:
@@ -81,7 +153,7 @@ class Workbench:
     def work(self) -> Recorded:
         """Run all dispatched executions and record them."""
         claims = claim(process=self.process, workflows=registry.names(), limit=1000, now=self._now)
-        self._unrecorded += [Finished(item.execution_id, execute(item)) for item in claims]
+        self._unrecorded += [Finished(item.execution_id, execute_here(item)) for item in claims]
         recorded = record(self._unrecorded, by=self.process, now=self._now)
         self._unrecorded = [item for item in self._unrecorded if item.execution_id in recorded.unwritten]
         return recorded
@@ -116,6 +188,46 @@ class Workbench:
     def run_for(self, **delta: float) -> list[str]:
         """``run_until`` for a length of time: ``run_for(days=2)``."""
         return self.run_until(self._now + timedelta(**delta))
+
+    def context(
+        self,
+        external_id: str = "job",
+        *,
+        workflow: str = "",
+        scheduled_for: datetime | None = None,
+        attempt: int = 1,
+        timeout: float | None = None,
+        parents: Sequence[ParentRun] = (),
+        join: JoinReport | None = None,
+        is_cancelled: bool = False,
+        **facts: Any,
+    ) -> RunOnBench:
+        """A context for a unit test that calls a workflow's function by itself; no row is read or written for it.
+
+        ``facts`` are further fields of RunContext by name, such as ``cron_expression`` or ``execution_id``.
+        """
+        correlation_id = facts.pop("correlation_id", None) or uuid.uuid4()
+        parent_id = parents[-1].execution_id if parents else None
+        stated = {
+            "execution_id": 1,
+            "cron_expression": "",
+            "parent_manifest_id": None,
+            "parent_execution_id": parent_id,
+            "root_execution_id": parent_id,
+            "causation_id": "",
+            "root_correlation_id": str(correlation_id),
+            **facts,
+        }
+        return RunOnBench(
+            external_id=external_id,
+            correlation_id=correlation_id,
+            workflow=workflow,
+            scheduled_for=scheduled_for or self._now,
+            attempt=attempt,
+            timeout_seconds=get_config().job_timeout if timeout is None else timeout,
+            _control=_Notebook(parents, join, is_cancelled),
+            **stated,
+        )
 
     def queued(self) -> list[str]:
         """The external ids of the rows in the queue, in the order of dispatch."""

@@ -88,6 +88,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--terminations", type=_natural, help="Rounds of ended sessions; by default as many as restarts."
     )
+    parser.add_argument(
+        "--receivers", type=_natural, help="Times in which receivers of signals block; by default as many as restarts."
+    )
+    parser.add_argument(
+        "--holds", type=_natural, help="Open transactions that hold manifests; by default as many as restarts."
+    )
+    parser.add_argument(
+        "--refusals", type=_natural, help="Times in which the database refuses rows; by default as many as restarts."
+    )
     parser.add_argument("--kinds", nargs="+", choices=MIX, help="Only these kinds of jobs.")
     parser.add_argument("--killed", choices=KILLED, help="The targets of SIGKILLs; by default all of these.")
     parser.add_argument("--frozen", choices=FROZEN, help="The targets of freezes; by default all of these.")
@@ -153,6 +162,9 @@ def _run_options(options: argparse.Namespace) -> RunOptions:
         restarts=restarts,
         pauses=number(options.pauses, restarts),
         terminations=number(options.terminations, restarts),
+        receivers=number(options.receivers, restarts),
+        holds=number(options.holds, restarts),
+        refusals=number(options.refusals, restarts),
     )
     return RunOptions(
         jobs=options.jobs,

@@ -12,12 +12,15 @@ class UnknownGuard(ValueError):
 
 
 class ChaosConfig(AppConfig):
-    """Switches a guard off in this process when the environment names one."""
+    """Connects receivers of signals, and switches a guard off when the environment names one."""
 
     name = "chaos"
 
     def ready(self) -> None:
-        """Switch the guard off before anything runs."""
+        """Connect the receivers, and switch the guard off, before anything runs."""
+        from chaos import receivers  # noqa: PLC0415 - needs the apps to be loaded
+
+        receivers.connect()
         if name := os.environ.get(WITHOUT):
             from chaos.guards import find_guard  # noqa: PLC0415 - needs the models to be loaded
 

@@ -11,6 +11,7 @@ from typing import Any
 from chaos import families, joins
 from chaos.evidence import ACTIVATION, ACTIVE, AWAITING, KILLED, LOST, Evidence
 from chaos.figures import resumed_after
+from chaos.receivers import ONCE
 from chaos.settings import KILL_GRACE
 from chaos.spans import at_work, ends_of, grouped, limit_of, overlaps, peaks
 from chaos.workload import MARATHON_SECONDS, OVERSTAY_TIMEOUT
@@ -185,6 +186,18 @@ def no_process_is_idle(evidence: Evidence) -> Iterator[str]:
     yield from evidence.idle_processes
 
 
+def nobody_is_held_up(evidence: Evidence) -> Iterator[str]:
+    """Other jobs went on while receivers blocked or a user's transaction held manifests."""
+    yield from evidence.held_up
+
+
+def signals_are_sent_once(evidence: Evidence) -> Iterator[str]:
+    """No receiver was called twice for one event of a row."""
+    for (signal, row), number in Counter((heard.signal, heard.row) for heard in evidence.heard).items():
+        if number > 1 and signal in ONCE:
+            yield f"{signal} was sent {number} times for #{row}"
+
+
 def all_faults_happened(evidence: Evidence) -> Iterator[str]:
     """Each kind of fault happened as often as the options say."""
     for kind, number in evidence.requested.items():
@@ -236,6 +249,8 @@ INVARIANTS: dict[str, Callable[[Evidence], Iterator[str]]] = {
     "no process is idle": no_process_is_idle,
     "no process is left over": no_process_is_left_over,
     "work resumes": work_resumes,
+    "work goes on": nobody_is_held_up,
+    "signals are sent once": signals_are_sent_once,
     "all faults happened": all_faults_happened,
 }
 

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from chaos.fleet import Exit, Freeze
+from chaos.receivers import Heard
 from chaos.witness import Run
 from chaos.workload import Expected
 
@@ -124,7 +125,8 @@ class Evidence:
     seen alive; ``changed`` are terminal rows that differ at the end from when they were first read; ``repaired`` are
     the repairs of the reconciler; ``returned_at`` are the moments when the database was back; ``left_over`` are
     processes that still ran when all had been stopped, ``idle_processes`` those that lived and did nothing before
-    that. ``requested`` and ``happened`` count faults by their kind.
+    that. ``held_up`` says which work stood still beside a fault that did not concern it; ``heard`` are the signals that
+    receivers were called for. ``requested`` and ``happened`` count faults by their kind.
     """
 
     expected: Mapping[str, Expected]
@@ -147,6 +149,8 @@ class Evidence:
     returned_at: Sequence[float] = ()
     left_over: Sequence[str] = ()
     idle_processes: Sequence[str] = ()
+    held_up: Sequence[str] = ()
+    heard: Sequence[Heard] = ()
     requested: Mapping[str, int] = field(default_factory=dict)
     happened: Mapping[str, int] = field(default_factory=dict)
     is_quiet: bool = True

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from chaos import processes, witness
+from chaos import processes, receivers, witness
 
 ROOT = Path(__file__).resolve().parent.parent
 SCHEDULER = "scheduler"
@@ -80,10 +80,16 @@ class Fleet:
         """The file with the jobs' lines."""
         return self.folder / "witness.jsonl"
 
+    @property
+    def signals(self) -> Path:
+        """The file with the lines of the receivers of signals."""
+        return self.folder / "signals.jsonl"
+
     def start(self, kind: str) -> None:
         """Start a process of this kind; its output goes to a file with its name."""
         name = f"{kind}-{len(self.pids) + 1}"
-        environment = {**self.environment, witness.FILE: str(self.witness), witness.MEMBER: name}
+        files = {witness.FILE: str(self.witness), receivers.FILE: str(self.signals)}
+        environment = {**self.environment, **files, witness.MEMBER: name}
         with self._log(name) as log:
             process = subprocess.Popen(
                 [sys.executable, "manage.py", *COMMANDS[kind]],

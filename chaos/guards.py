@@ -13,11 +13,19 @@ from chaos.apps import UnknownGuard
 
 SHORT = ("--jobs", "60", "--minutes", "0.08", "--patience", "20")
 CALM = ("--kills", "0", "--freezes", "0", "--restarts", "0")
+# The others are as many as restarts unless they are stated.
+NO_BYSTANDERS = ("--receivers", "0", "--holds", "0", "--refusals", "0")
 FROZEN = ("--kills", "0", "--freezes", "3", "--restarts", "0", "--frozen", "family", "--patience", "5")
-RESTARTED = ("--kills", "0", "--freezes", "0", "--restarts", "2", "--pauses", "0")
+RESTARTED = ("--kills", "0", "--freezes", "0", "--restarts", "2", "--pauses", "0", *NO_BYSTANDERS)
+# A marathon lasts long enough for the freeze to hit one, and the other worker goes on.
+MARATHON_FROZEN = (
+    *("--jobs", "200", "--minutes", "0.35", "--patience", "20", "--kinds", "nap", "marathon"),
+    *("--kills", "0", "--freezes", "1", "--frozen", "family", "--restarts", "0"),
+)
 SUPERVISORS_KILLED = ("--kills", "6", "--killed", "supervisor", "--freezes", "0", "--restarts", "0")
 MARATHONS = ("--jobs", "15", "--minutes", "0.2", "--patience", "20", "--kinds", "marathon")
 LONGER = ("--jobs", "150", "--minutes", "0.25")
+BESIDE = ("--jobs", "250", "--minutes", "0.5", "--patience", "30", "--kinds", "nap", *CALM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +72,8 @@ GUARDS = {
     "fence of results": Guard(
         "ended rows do not change: the process's own lease, the conditions of record, and the trigger",
         sabotage.overwrite_ended_rows,
-        (*LONGER, *FROZEN, "--kinds", "nap"),
-        ("terminal rows are final",),
+        MARATHON_FROZEN,
+        ("terminal rows are final", "signals are sent once"),
         sabotage.drop_trigger,
     ),
     "reap only the lost": Guard(
@@ -181,6 +189,24 @@ GUARDS = {
         sabotage.forget_activations,
         (*SHORT, *CALM, "--kinds", "dormant"),
         ("activations are kept", "nothing is lost"),
+    ),
+    "receivers aside": Guard(
+        "receivers of signals have a thread of their own",
+        sabotage.call_receivers_at_once,
+        (*BESIDE, "--receivers", "1"),
+        ("work goes on",),
+    ),
+    "skipped locks": Guard(
+        "the manager passes over manifests that a user's transaction holds",
+        sabotage.wait_for_held_manifests,
+        (*BESIDE, "--holds", "1"),
+        ("work goes on",),
+    ),
+    "rows put aside": Guard(
+        "manager and dispatcher go on without rows that the database refuses",
+        sabotage.give_up_at_refused_rows,
+        (*BESIDE, "--refusals", "1"),
+        ("work goes on",),
     ),
     "new connections": Guard(
         "a loop drops a connection that failed",

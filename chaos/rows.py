@@ -7,9 +7,9 @@ import os
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.db import connection
 from django.db.models import Exists, OuterRef, Q
@@ -73,11 +73,12 @@ def _fetch(sql: str, parameters: list[datetime]) -> list[tuple[int, str, datetim
 
 
 def is_quiet() -> bool:
-    """Whether no row is queued or active, no manifest has an alarm or a trigger request, and no run is open."""
+    """Whether no row is queued or active, no manifest is armed, triggered or put aside, and no run is open."""
     # In one statement: a job moves from one table to the next.
     queued = WorkQueue.objects.queued().values("id")
     active = Metadata.objects.active().values("id")
-    due = ManifestState.objects.filter(Q(next_run_at__isnull=False) | Q(trigger_at__isnull=False)).values("manifest_id")
+    waits = Q(next_run_at__isnull=False) | Q(trigger_at__isnull=False) | Q(put_aside_at__isnull=False)
+    due = ManifestState.objects.filter(waits).values("manifest_id")
     notes = (DueNote.objects.values("id"), JoinNote.objects.values("id"))
     return not queued.union(active, due, *notes, GraphRun.objects.open().values("id"), all=True).exists()
 
@@ -98,6 +99,28 @@ def completed_counts(manifests: list[str]) -> dict[str, int]:
     for name in rows.values_list("manifest_external_id", flat=True):
         counts[name] += 1
     return counts
+
+
+def coming_due(*, within: float) -> list[str]:
+    """The manifests whose alarm comes within so many seconds, and not within the first of them."""
+    now = database_now()
+    soon = Q(next_run_at__gt=now + timedelta(seconds=1), next_run_at__lte=now + timedelta(seconds=within))
+    found = ManifestState.objects.filter(soon).order_by("manifest_id")
+    return list(found.values_list("manifest__external_id", flat=True))
+
+
+def held_up(*, seconds: float, besides: Collection[str]) -> list[str]:
+    """The signs that no work was done for so many seconds although there was some; besides that of these manifests."""
+    before = database_now() - timedelta(seconds=seconds)
+    others = ~Q(manifest__external_id__in=besides)
+    late = ManifestState.objects.filter(others, next_run_at__lt=before).order_by("next_run_at")
+    found = [f"{name} was due for {seconds:g} s" for name in late.values_list("manifest__external_id", flat=True)[:3]]
+    waits = WorkQueue.objects.queued().filter(others, created_at__lt=before).exclude(not_before__gt=before)
+    runs = Metadata.objects.active().filter(others, created_at__lt=before)
+    steps = Q(created_at__gte=before) | Q(claimed_at__gte=before) | Q(ended_at__gte=before)
+    if (waits.exists() or runs.exists()) and not Metadata.objects.filter(steps).exists():
+        found.append(f"nothing was dispatched, claimed or ended for {seconds:g} s although work waited")
+    return found
 
 
 def settled_count() -> int:

@@ -15,11 +15,12 @@ from django.db import InterfaceError, OperationalError, close_old_connections, c
 
 from chainsched.db.clock import database_now
 from chainsched.flow.schedule.seed import seed
-from chaos import checker, faults, figures, joins, rows, witness, workload
+from chaos import checker, faults, figures, joins, receivers, refusals, rows, witness, workload
 from chaos.checker import Verdict
 from chaos.evidence import Evidence
-from chaos.faults import Amounts, Fault, Injector
+from chaos.faults import Amounts, Fault
 from chaos.fleet import SCHEDULER, WORKER, Fleet, running_fleet
+from chaos.injector import Injector
 from chaos.servers import Postgres
 from chaos.settings import MAX_ACTIVE_JOBS, PROCESS_EXPIRY
 from chaos.workload import GROUPS, Workload
@@ -74,6 +75,7 @@ def run(options: RunOptions, *, postgres: Postgres, folder: Path, prepare: Calla
     started = time.monotonic()
     rng = random.Random(options.seed)  # noqa: S311 - the same seed, the same run
     call_command("migrate", verbosity=0)
+    refusals.install()
     prepare()
     with running_fleet(FLEET, folder=folder, environment={}) as fleet:
         # All processes share the work from its beginning, also if one of them takes long to start.
@@ -93,6 +95,7 @@ def run(options: RunOptions, *, postgres: Postgres, folder: Path, prepare: Calla
         is_quiet=is_quiet,
         idle_processes=idle_processes,
         left_over=left_over,
+        held_up=injector.bystanders.held_up,
     )
     counts = {**_count(evidence, injector), "jobs": work.size, "seconds": round(time.monotonic() - started, 1)}
     return Result(counts, checker.judge(evidence))
@@ -141,7 +144,7 @@ class _Harness:
         while self._elapsed < seconds or not self._injector.is_done:
             self._turn()
             if self._elapsed > seconds + OVERTIME:
-                self._injector.end_all()
+                _patiently(self._injector.end_all)
 
     def wait_until_quiet(self, patience: float) -> bool:
         """Wait until no job is left; False if for so many seconds no job came to its end."""
@@ -225,6 +228,7 @@ def _gather(work: Workload, fleet: Fleet, snapshots: rows.Snapshots, postgres: P
         waiting=rows.waiting(),
         notes=rows.notes(),
         runs=witness.read(fleet.witness),
+        heard=receivers.read(fleet.signals),
         pids=fleet.pids,
         seen=fleet.seen,
         freezes=fleet.freezes,
@@ -268,6 +272,8 @@ def _count(evidence: Evidence, injector: Injector) -> dict[str, Any]:
         "fenced_overlaps": figures.fenced_overlaps(evidence),
         "begun_after_freezes": figures.begun_after_freezes(evidence),
         "faults": dict(injector.happened),
+        "bystander_faults_judged": injector.bystanders.looked,
+        "signals_heard": dict(Counter(heard.signal for heard in evidence.heard)),
         "process_starts": len(evidence.exits),
         "resumed_after_seconds": figures.resumed_after(evidence),
     }

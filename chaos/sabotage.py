@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,10 +19,12 @@ from django.db.models import F
 from chainsched.db import audit_guard, bulk
 from chainsched.db.clock import database_now
 from chainsched.domain import joins, outcomes
+from chainsched.domain.due import Facts
 from chainsched.domain.joins import Standing
 from chainsched.domain.run_context import CLAIM_COLUMNS
 from chainsched.flow.maintain import reap
-from chainsched.flow.run import activate, alarm, consume, dispatch, enqueue, evaluate, fold_notes, hand_on, record
+from chainsched.flow.run import activate, alarm, dispatch, enqueue, evaluate, fold_notes, hand_on, record
+from chainsched.flow.run.consume import Due
 from chainsched.flow.run.end_rows import closed_row
 from chainsched.models import JoinState, Metadata, NamedLock, WorkQueue
 from chainsched.models.join_state import JoinStateQuerySet
@@ -32,6 +34,7 @@ from chainsched.models.named_lock import NamedLockQuerySet
 from chainsched.runtime.loops import manager, poller
 from chainsched.runtime.loops.poller import Poller
 from chainsched.runtime.process.lease import Lease
+from chainsched.runtime.process.signal_thread import SignalThread
 from chainsched.runtime.workers import fork_server, process_runner
 from chainsched.runtime.workers.child_main import ChildProcess
 from chainsched.runtime.workers.fork_server import _ForkServerProcess
@@ -72,11 +75,12 @@ def overwrite_ended_rows() -> None:
     def close_any(verdicts: Any, *, now: Any) -> None:
         bulk.update(Metadata, [closed_row(verdict, now=now) for verdict in verdicts])
 
-    def closable_by_anyone(finished: Any, **_: Any) -> list[Attempt]:
-        return Metadata.objects.lock_attempts(list(finished))
+    def attempts_of_anyone(execution_ids: Any, **_: Any) -> list[Attempt]:
+        return Metadata.objects.lock_attempts(execution_ids)
 
     _ignore_lost_lease()
-    _patch(record, "_closable", closable_by_anyone)
+    _patch(record, "_attempts", attempts_of_anyone)
+    _patch(record, "_may_close", lambda *_, **__: True)
     _patch(record, "_close", close_any)
 
 
@@ -104,11 +108,22 @@ def reap_the_living() -> None:
 
 
 def forget_dependents() -> None:
-    _patch(hand_on, "deliver", _nothing)
+    hand = hand_on.hand_on
+
+    def tell_joins_only(*args: Any, **options: Any) -> list[Due]:
+        hand(*args, **options)
+        return []
+
+    _patch(record, "hand_on", tell_joins_only)
 
 
 def forget_alarms_of_dependents() -> None:
-    _patch(consume, "arm_known", _nothing)
+    write = alarm._write_due
+
+    def write_no_alarms(due: Mapping[int, tuple[Facts, alarm.Alarm]]) -> None:
+        write({manifest_id: (known, alarm.Alarm()) for manifest_id, (known, _) in due.items()})
+
+    _patch(alarm, "_write_due", write_no_alarms)
 
 
 def cover_nothing() -> None:
@@ -238,6 +253,23 @@ def forget_activations() -> None:
         return {request.manifest_id: 0 for request in requests}
 
     _patch(activate, "enqueue", forget)
+
+
+def call_receivers_at_once() -> None:
+    _patch(SignalThread, "start", _nothing)
+
+
+def wait_for_held_manifests() -> None:
+    def lock_due_page(self: ManifestStateQuerySet, now: Any, *, limit: int) -> list[int]:
+        rows = self.due(now).order_by("next_run_at").select_for_update(no_key=True)
+        return list(rows.values_list("manifest_id", flat=True)[:limit])
+
+    _patch(ManifestStateQuerySet, "lock_due_page", lock_due_page)
+
+
+def give_up_at_refused_rows() -> None:
+    for stage in (evaluate, dispatch):
+        _patch(stage, "is_about_rows", lambda _: False)
 
 
 def keep_broken_connections() -> None:

@@ -14,6 +14,7 @@ from chainsched.runtime.process import listener
 from chainsched.runtime.support.clock_skew import ClockSkew, skew
 from chainsched.runtime.support.db_outage import DatabaseOutage, outage
 from chainsched.runtime.support.health_probe import SharedProbe, shared_probe
+from chainsched.runtime.support.hearing import Hearing, hearing
 
 POSTGRES_ONLY = "needs PostgreSQL"
 # For what only a stopped machine would keep waiting.
@@ -49,7 +50,13 @@ def django_db_setup(django_db_setup: None) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def as_after_the_start_of_a_process() -> None:
     """Let no test know of the outage in which an earlier one ended, nor share its look at the health."""
-    for lasting, new in ((outage, DatabaseOutage()), (shared_probe, SharedProbe()), (skew, ClockSkew())):
+    lasting_ones = (
+        (outage, DatabaseOutage()),
+        (shared_probe, SharedProbe()),
+        (skew, ClockSkew()),
+        (hearing, Hearing()),
+    )
+    for lasting, new in lasting_ones:
         vars(lasting).update(vars(new))
 
 
@@ -81,7 +88,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if _is_postgres():
+        for item in items:
+            if item.get_closest_marker("slow_on_postgres"):
+                item.add_marker(pytest.mark.slow)
     if config.getoption("--only-database"):
         untouched = [item for item in items if not _may_touch_database(item)]
         items[:] = [item for item in items if _may_touch_database(item)]

@@ -50,6 +50,9 @@ def _sqlite(name: str) -> dict[str, Any]:
 
 
 DATABASES = {"default": _database(os.environ.get("CHAINSCHED_TEST_DATABASE_URL") or "sqlite")}
+# For the processes that tests start: a second way to the same database.
+if direct := os.environ.get("CHAINSCHED_TEST_DIRECT_URL"):
+    DATABASES["direct"] = _database(direct)
 # For the processes that tests start: the options of Django's connection pool as JSON.
 if pool := os.environ.get("CHAINSCHED_TEST_POOL"):
     DATABASES["default"]["OPTIONS"]["pool"] = json.loads(pool)

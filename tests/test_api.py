@@ -1,16 +1,26 @@
 """The run-time API: what it creates, what it answers, and that a rollback takes everything back."""
 
+import math
 from collections import Counter
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 from django.db import transaction
 
-from chainsched import Cron, Every, ManifestItem, RunCondition
+from chainsched import Cron, Every, Exclude, ManifestItem, RunCondition, api
 from chainsched.domain.results import Answer, Cancelled
 from chainsched.domain.states import ExecutionState, QueueStatus, ScheduleType, Source
-from chainsched.exceptions import CycleError, DeclarationError, InvalidInput, LimitExceeded, UnknownManifest
+from chainsched.exceptions import (
+    CycleError,
+    DeclarationError,
+    InvalidInput,
+    InvalidSchedule,
+    LimitExceeded,
+    UnknownExecution,
+    UnknownManifest,
+    UnknownRow,
+)
 from chainsched.flow.schedule.declare import Schedules
 from chainsched.flow.schedule.seed import seed
 from chainsched.models import Manifest, ManifestGroup, ManifestState, Metadata, WorkQueue
@@ -21,6 +31,7 @@ from tests.testapp import workflows
 pytestmark = pytest.mark.django_db
 
 HOURLY = Every.hours(1)
+WEEKENDS = Exclude.weekdays("sat", "sun")
 
 
 @pytest.fixture
@@ -191,6 +202,79 @@ class TestChildren:
         assert Manifest.objects.count() == 6
 
 
+class TestOddValues:
+    """Each gets the documented error, before anything is written."""
+
+    @pytest.mark.parametrize("year", [1900, 2999])
+    def test_the_first_and_the_last_year_are_scheduled_explained_and_enabled(self, bench, year):
+        at = datetime(year, 12 if year > 2000 else 1, 31 if year > 2000 else 1, tzinfo=UTC)
+        job = Manifest.objects.schedule_once(workflows.ping, "job", None, at, jitter=60, exclusions=[WEEKENDS])
+        assert job.explain().external_id == "job"
+        assert job.disable()
+        assert job.enable()
+        assert bench.drain() == (["job"] if year == 1900 else [])
+
+    @pytest.mark.parametrize(
+        "at", [datetime(1, 1, 1, tzinfo=UTC), datetime.max.replace(tzinfo=UTC), NOW.replace(tzinfo=None)]
+    )
+    def test_a_time_that_cannot_be_scheduled(self, at):
+        with pytest.raises(InvalidSchedule, match="Once"):
+            Manifest.objects.schedule_once(workflows.ping, "job", None, at)
+        assert not Manifest.objects.exists()
+
+    def test_a_stored_time_that_cannot_be_scheduled_is_explained(self, bench):
+        job = Manifest.objects.schedule_once(workflows.ping, "job", None, bench.now)
+        Manifest.objects.update(once_at=datetime.max.replace(tzinfo=UTC))
+        job.disable()
+        assert job.enable()
+        assert job.explain().code == "unschedulable"
+        assert bench.drain() == []
+
+    @pytest.mark.parametrize("limit", [0, -1, 10**6 + 1, 10**12, 1.5, float("nan"), True, "5"])
+    def test_a_limit_that_is_none(self, limit):
+        with pytest.raises(InvalidInput, match="limit"):
+            make_group("g").set_limits(max_active_jobs=limit, priority=1)
+
+    @pytest.mark.parametrize("priority", [-1, 32, 10**20, 1.5, None, True, "5"])
+    def test_a_priority_that_is_none(self, priority):
+        with pytest.raises(InvalidInput, match="priority"):
+            make_group("g").set_limits(max_active_jobs=1, priority=priority)
+
+    @pytest.mark.parametrize("reason", ["a\x00b", "x" * 201, None, 5])
+    def test_a_reason_that_is_none(self, reason):
+        with pytest.raises(InvalidInput, match="reason"):
+            make_manifest(state={}).cancel(reason=reason)
+
+    @pytest.mark.parametrize("note", ["a\x00b", None, 5])
+    def test_a_note_that_is_none(self, note):
+        letter = make_letter(make_manifest(state={}))
+        with pytest.raises(InvalidInput, match="note"):
+            letter.retry(note=note)
+
+    @pytest.mark.parametrize(
+        ("find", "error"),
+        [
+            (api.find, UnknownManifest),
+            (api.find_group, UnknownRow),
+            (api.find_row, UnknownRow),
+            (api.find_run, UnknownRow),
+            (api.find_letter, UnknownRow),
+            (api.find_bulk_decision, UnknownRow),
+            (api.find_execution, UnknownExecution),
+        ],
+    )
+    @pytest.mark.parametrize("name", ["a\x00b", "1\x00", "9" * 19, "9" * 40, "9" * 5000, "-1", "", "\u0663", "1.5"])
+    def test_a_name_that_no_row_has(self, find, error, name):
+        with pytest.raises(error):
+            find(name)
+
+    def test_a_parent_that_no_row_can_be(self):
+        with pytest.raises(UnknownManifest):
+            Manifest.objects.schedule_child(workflows.ping, "child", None, parent="a\x00b")
+        with pytest.raises(DeclarationError, match="neither declared nor stored"):
+            Manifest.objects.schedule_dependent(workflows.ping, "child", None, depends_on="a\x00b")
+
+
 class TestTriggering:
     def test_an_idle_manifest_is_queued(self):
         made = make_manifest(state={}, input={"a": 1})
@@ -212,24 +296,15 @@ class TestTriggering:
         row = WorkQueue.objects.get()
         assert (row.not_before, row.attempt) == (None, 2)
 
-    def test_a_thousand_triggers_while_it_runs_make_one_more_run(self, bench):
+    def test_a_hundred_triggers_while_it_runs_make_one_more_run(self, bench):
         Manifest.objects.schedule(workflows.ping, "job", None, HOURLY)
         bench.manage()
         bench.dispatch()
         job = manifest("job")
-        for _ in range(1000):
+        for _ in range(100):
             assert job.trigger() is Answer.WILL_RUN_AGAIN
         assert bench.drain() == ["job", "job"]
         assert len(executions_of("job")) == 2
-
-    def test_the_newest_trigger_wins(self, bench):
-        Manifest.objects.schedule(workflows.copy, "job", workflows.Slice("own"), HOURLY)
-        bench.manage()
-        bench.dispatch()
-        manifest("job").trigger(input=workflows.Slice("first"))
-        manifest("job").trigger(input=workflows.Slice("second"))
-        bench.drain()
-        assert [execution.input["table"] for execution in executions_of("job")] == ["own", "second"]
 
     def test_a_delayed_trigger_waits_and_does_not_suspend_the_schedule(self, bench):
         Manifest.objects.schedule(workflows.ping, "job", None, Every.minutes(5))
@@ -248,10 +323,22 @@ class TestTriggering:
         assert bench.drain() == ["daily"]
         assert executions_of("daily")[0].source == "schedule"
 
-    @pytest.mark.parametrize("delay", [-1, timedelta(seconds=-1)])
-    def test_a_delay_into_the_past_is_refused(self, delay):
-        with pytest.raises(InvalidInput, match="past"):
+    @pytest.mark.parametrize(
+        "delay",
+        [-1, timedelta(seconds=-1), math.nan, math.inf, -math.inf, 1e300, 10**400, -(10**400), timedelta.max],
+    )
+    def test_a_delay_into_the_past_or_out_of_reach_is_refused(self, delay):
+        with pytest.raises(InvalidInput, match=r"out of range; give a timedelta or seconds, from 0 to 36,500 days"):
             make_manifest(state={}).trigger(delay)
+
+    @pytest.mark.parametrize("delay", ["5", True, datetime(1, 1, 1, tzinfo=UTC), [1]])
+    def test_a_delay_that_is_no_length_of_time_is_refused(self, delay):
+        with pytest.raises(InvalidInput, match="is no length of time; give a timedelta or seconds"):
+            make_manifest(state={}).trigger(delay)
+
+    @pytest.mark.parametrize("delay", [timedelta(days=36_500), 36_500 * 86_400, 0.5, timedelta(microseconds=1)])
+    def test_the_longest_and_the_shortest_delay_are_kept(self, delay):
+        assert make_manifest(state={}).trigger(delay) is Answer.DELAYED
 
     def test_an_awaiting_letter_is_the_answer(self):
         made = make_manifest(state={})

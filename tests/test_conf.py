@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 from dataclasses import FrozenInstanceError, asdict
@@ -11,7 +12,9 @@ from typing import Any
 
 import pytest
 from django.apps import apps
+from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
+from django.db import connections
 from django.test import override_settings
 
 from chainsched.conf import OPTIONS, Config, HeaderNames, SeedConfig, find_problems, get_config, load_server
@@ -28,6 +31,7 @@ DEFAULTS = {
     "reconcile_interval": 300,
     "cleanup_interval": 60,
     "bulk_decisions_interval": 5,
+    "keep_sessions": True,
     "listen": True,
     "max_active_jobs": 100,
     "dependent_priority_boost": 16,
@@ -96,7 +100,9 @@ FINE: list[tuple[str, Any]] = [
     ("OWNER", "shop"),
     ("TASK_SERVER", "database"),
     ("TASK_SERVER", "inline"),
+    ("KEEP_SESSIONS", False),
     ("LISTEN", False),
+    ("LISTEN", True),
     ("DEPENDENT_PRIORITY_BOOST", 0),
     ("DEPENDENT_PRIORITY_BOOST", 31),
     ("RETRY_MULTIPLIER", 1),
@@ -131,6 +137,7 @@ BAD: list[tuple[str, Any]] = [
     ("TASK_SERVER", ""),
     ("TASK_SERVER", None),
     ("TASK_SERVER", ["database"]),
+    ("KEEP_SESSIONS", 0),
     ("LISTEN", 1),
     ("LISTEN", "yes"),
     ("DEPENDENT_PRIORITY_BOOST", -1),
@@ -443,3 +450,51 @@ def test_a_wrong_setting_is_refused_each_time_and_mended_at_once():
             with pytest.raises(ConfigurationError):
                 get_config()
     assert isinstance(get_config(), Config)
+
+
+POSTGRESQL, SQLITE = "django.db.backends.postgresql", "django.db.backends.sqlite3"
+
+
+class TestListening:
+    @pytest.fixture
+    def let_be(self, monkeypatch):
+        """Make an alias with this engine."""
+        made = []
+
+        def make(alias, engine):
+            monkeypatch.setitem(
+                django_settings.DATABASES, alias, {**django_settings.DATABASES["default"], "ENGINE": engine}
+            )
+            made.append(alias)
+
+        get_config.cache_clear()
+        yield make
+        get_config.cache_clear()
+        for alias in made:
+            # Only those that were asked for were made.
+            with contextlib.suppress(AttributeError):
+                del connections[alias]
+
+    def test_it_goes_over_the_database_itself_unless_an_alias_is_named(self):
+        assert get_config().listening_alias == "default"
+        with override_settings(CHAINSCHED={"LISTEN": False}):
+            assert get_config().listening_alias == "default"
+
+    def test_an_alias_of_postgresql_can_be_named(self, let_be):
+        let_be("main", POSTGRESQL)
+        let_be("direct", POSTGRESQL)
+        with override_settings(CHAINSCHED={"DATABASE": "main", "LISTEN": "direct"}):
+            assert get_config().listening_alias == "direct"
+
+    def test_an_unknown_alias_is_refused_with_the_known_ones(self):
+        (problem,) = find_problems({"LISTEN": "dierct"})
+        assert problem == "CHAINSCHED['LISTEN'] must be True, False or one of DATABASES (default), not 'dierct'."
+
+    @pytest.mark.parametrize(
+        ("main", "listening", "named"), [(POSTGRESQL, SQLITE, "direct"), (SQLITE, POSTGRESQL, "main")]
+    )
+    def test_one_that_is_not_postgresql_is_refused(self, let_be, main, listening, named):
+        let_be("main", main)
+        let_be("direct", listening)
+        (problem,) = find_problems({"DATABASE": "main", "LISTEN": "direct"})
+        assert problem.startswith(f"CHAINSCHED['LISTEN'] names 'direct', but the database {named!r} is not PostgreSQL")

@@ -61,6 +61,16 @@ def test_a_loop_that_stands_still_in_a_living_process_is_a_problem(loop):
     assert problems() == (f"The {loop} has not turned for 95 s.",)
 
 
+def test_late_receivers_are_a_note_and_no_problem():
+    scheduler(host="jobs-1", pid=811, signals={"waiting": 3, "oldest_seconds": 90, "dropped": 0, "is_dropping": False})
+    scheduler(signals={"waiting": 3, "oldest_seconds": 1, "dropped": 0, "is_dropping": False})
+    health = look()
+    assert health.is_healthy
+    (note,) = health.notes
+    assert note.startswith("3 signals of jobs-1:811 wait for receivers of the project, the first for 90 s.")
+    assert health.processes[0]["signals"]["waiting"] == 3
+
+
 def test_one_scheduler_that_turns_is_enough():
     late = (NOW - timedelta(seconds=95)).isoformat()
     scheduler(turns=dict.fromkeys(TURNS, late))
@@ -184,6 +194,18 @@ class TestTheView:
     def test_it_cannot_be_posted_to_and_is_never_cached(self, client):
         assert client.post("/chainsched/health/").status_code == 405
         assert "no-store" in client.get("/chainsched/health/")["Cache-Control"]
+
+
+def test_processes_that_hear_no_notices_are_a_note_and_no_problem():
+    scheduler()
+    assert look().notes == ()
+    for number in range(4):
+        make_process(host="far", pid=number + 1, heartbeat_at=NOW, workflows=["w"], deaf_since=NOW)
+    make_process(host="gone", pid=9, heartbeat_at=NOW, deaf_since=NOW, stopped_at=NOW)
+    (note,) = look().notes
+    assert "worker far:1, worker far:2, worker far:3 and 1 more" in note
+    assert "LISTEN" in note
+    assert look().is_healthy
 
 
 @pytest.mark.postgres

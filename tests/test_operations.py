@@ -23,7 +23,6 @@ from chainsched.domain.states import (
     ExecutionState,
     QueueStatus,
     ScheduleType,
-    Source,
 )
 from chainsched.flow.operate.bulk_decisions import request_bulk_decision
 from chainsched.models import DeadLetter, GraphRun, JoinState, Manifest, WorkQueue
@@ -110,7 +109,7 @@ def rows() -> dict[str, Any]:
         "execution-run_again": make_execution(make_manifest(state={}), state=ExecutionState.COMPLETED),
         "execution-run_from_here": over,
         "run-cancel": under_way,
-        "row-bring_forward": make_queue_row(make_manifest(state={})),
+        "row-bring_forward": make_queue_row(make_manifest(state={}), not_before=NOW),
         "row-cancel": make_queue_row(make_manifest(state={})),
         "letter-retry": letters[0],
         "letter-acknowledge": letters[1],
@@ -139,7 +138,7 @@ EFFECTS: dict[str, Callable[[Any], bool]] = {
     "execution-run_again": lambda row: is_queued(manifest=row.manifest_id),
     "execution-run_from_here": lambda row: is_queued(manifest=row.manifest_id, run=row.run_id, is_again=True),
     "run-cancel": lambda row: row.cancelled_at is not None,
-    "row-bring_forward": lambda row: row.source == Source.TRIGGER,
+    "row-bring_forward": lambda row: row.not_before is None,
     "row-cancel": lambda row: row.status == QueueStatus.CANCELLED,
     "letter-retry": lambda row: row.status == DeadLetterStatus.RETRIED,
     "letter-acknowledge": lambda row: row.status == DeadLetterStatus.ACKNOWLEDGED,
@@ -179,13 +178,17 @@ def test_the_command_does_it_and_writes_the_history(operation: Operation, rows: 
     ids=lambda operation: f"{operation.target}-{operation.name}",
 )
 def test_a_second_time_says_that_it_had_no_effect(operation: Operation, rows: dict[str, Any]) -> None:
+    """Nor has it an entry in the history: the change is that of the first user."""
     row = rows[f"{operation.target}-{operation.name}"]
-    run(operation.command, *arguments_of(operation, row))
-    code, printed = run(operation.command, *arguments_of(operation, row), "--json")
+    first, second = (User.objects.create_user(name) for name in ("anna", "berta"))
+    run(operation.command, *arguments_of(operation, row), "--by", "anna")
+    code, printed = run(operation.command, *arguments_of(operation, row), "--json", "--by", "berta")
     assert code == 1
     (outcome,) = json.loads(printed)
     assert outcome["has_effect"] is False
     assert outcome["outcome"]
+    assert LogEntry.objects.filter(object_id=str(row.pk), user=first).count() == 1
+    assert not LogEntry.objects.filter(user=second).exists()
 
 
 @pytest.mark.django_db
@@ -203,6 +206,14 @@ def test_a_second_time_says_that_it_had_no_effect(operation: Operation, rows: di
         (["cancel", "known", "--reason", "x" * 201], "200"),
         (["set-limits", "etl", "--max-active-jobs", "0"], "below 1"),
         (["set-limits", "etl", "--priority", "32"], "0 to 31"),
+        (["set-limits", "etl", "--priority", "9" * 5000], "above 2147483647"),
+        (["set-limits", "etl", "--max-active-jobs", "9" * 12], "above 2147483647"),
+        (["set-limits", "etl", "--max-active-jobs", "1000001"], "from 1 to 1000000"),
+        (["trigger", "known", "--delay", "nan"], "not a number of seconds"),
+        (["trigger", "known", "--delay", "1e300"], "not a number of seconds"),
+        (["runs", "--limit", "9" * 30], "above 2147483647"),
+        (["cleanup", "--older-than", "nan"], "not a number of days"),
+        (["cancel", "--execution", "9" * 5000], "no execution"),
         (["enable"], "required"),
         (["enable", "known", "--group", "etl"], "not allowed with"),
     ],
@@ -225,6 +236,37 @@ def test_a_row_that_is_refused_keeps_no_other_from_its_turn() -> None:
         ("dormant", "queued", True),
     ]
     assert is_queued(manifest=dormant)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("members", "why"),
+    [
+        ([], "it starts nothing: it has no members"),
+        ([{"is_enabled": False}] * 2, "it starts nothing: of its members 2 disabled"),
+        (
+            [{"is_enabled": False}, {"retired_at": NOW}, {"schedule_type": ScheduleType.DORMANT_DEPENDENT}],
+            "it starts nothing: of its members 1 disabled, 1 no longer declared, 1 running after others",
+        ),
+    ],
+)
+def test_a_group_of_which_no_member_starts_says_why(members: list[dict[str, Any]], why: str) -> None:
+    group, parent = make_group("etl"), make_manifest()
+    for columns in members:
+        if "schedule_type" in columns:
+            make_dependent(parent, group=group, **columns)
+        else:
+            make_manifest(group=group, state={}, **columns)
+    assert run("trigger", "--group", "etl") == (1, f"etl: {why}.\n")
+    assert not WorkQueue.objects.exists()
+
+
+@pytest.mark.django_db
+def test_a_group_whose_members_all_await_a_decision_says_so() -> None:
+    make_letter(make_manifest(group=make_group("etl"), state={}))
+    code, printed = run("trigger", "--group", "etl")
+    assert code == 1
+    assert "1 not run: a dead letter awaits a decision" in printed
 
 
 @pytest.mark.django_db

@@ -13,7 +13,6 @@ from chainsched.domain import outcomes
 from chainsched.domain.outcomes import Finished
 from chainsched.domain.states import ExecutionState, QueueStatus
 from chainsched.flow.maintain.fsck import reconcile
-from chainsched.flow.maintain.reap import reap
 from chainsched.flow.run.record import record
 from chainsched.models import (
     DeadLetter,
@@ -32,6 +31,7 @@ from chainsched.models import (
 )
 from chainsched.models.near import RUN_END
 from chainsched.testing import Workbench
+from tests.drive import reap_silent
 
 Dump = dict[str, list[tuple[Any, ...]]]
 
@@ -68,7 +68,7 @@ def drive_to_quiet(bench: Workbench, *, until: datetime) -> None:
     finish_held(bench)
     bench.drain()
     bench.advance(minutes=1)
-    reap(now=bench.now)
+    reap_silent(now=bench.now)
     survivor = Workbench(bench.now, declared=bench.schedules)
     survivor.run_until(until)
     assert reconcile(now=survivor.now) == 0

@@ -8,10 +8,13 @@ Django's ``bulk_create(ignore_conflicts=True)`` cannot do (on SQLite it would al
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import repeat
+from operator import is_, itemgetter
 from typing import Any
 from uuid import UUID
 
@@ -59,8 +62,12 @@ def insert(
     fields: list[Any] = [model._meta.get_field(name) for name in named]
     given = {*named, *copied.fields} if copied else {*named}
     unnamed = [field for field in model._meta.concrete_fields if field.has_default() and field.name not in given]
-    full = [[row[name] for name in named] + [field.get_default() for field in unnamed] for row in rows]
-    fields += unnamed
+    # A default that is called may differ from row to row; the others are worked out once.
+    called = [field for field in unnamed if callable(field.default)]
+    alike = [field for field in unnamed if not callable(field.default)]
+    defaults = [field.get_default() for field in alike]
+    full = [[*own, *defaults, *(field.get_default() for field in called)] for own in _picked(rows, named)]
+    fields += alike + called
     table, columns = _quoted(connection, model._meta.db_table), [field.column for field in fields]
     rows_sql, parameters = _spread(connection, fields, full)
     values, joined = _list(connection, columns, prefix="v."), ""
@@ -96,7 +103,7 @@ def update(
     key_column, *_ = _columns(model, [key])
     changed = [field.column for field in fields if field.column != key_column]
     table = _quoted(connection, model._meta.db_table)
-    rows_sql, parameters = _spread(connection, fields, [[row[name] for name in rows[0]] for row in rows])
+    rows_sql, parameters = _spread(connection, fields, _picked(rows, list(rows[0])))
     quote = connection.ops.quote_name
     sets = ", ".join(f"{quote(column)} = v.{quote(column)}" for column in changed)
     conditions, expected = _compare(connection, model, where or {})
@@ -129,21 +136,31 @@ def select(sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in cursor.fetchall()]
 
 
+def _picked(rows: Sequence[Row], names: Sequence[str]) -> list[tuple[Any, ...]]:
+    """The values of these names, of each row in that order."""
+    if len(names) == 1:
+        return [(row[names[0]],) for row in rows]
+    return list(map(itemgetter(*names), rows))
+
+
 def _spread(
     connection: BaseDatabaseWrapper, fields: Sequence[Any], rows: Sequence[Sequence[Any]]
 ) -> tuple[str, list[str]]:
     """The table ``v`` over the rows, with the columns that hold one and the same object in all rows sent only once."""
+    if connection.vendor != "postgresql":
+        rows_sql, parameter = _rows_from_json(connection, fields, rows)
+        return rows_sql, [parameter]
     columns = list(zip(*rows, strict=True))
     # The first column, mostly the key, stays, so that there is a table to join to.
-    shared = [at for at, values in enumerate(columns) if at and all(value is values[0] for value in values)]
-    if connection.vendor != "postgresql" or not shared:
+    shared = {at for at, values in enumerate(columns) if at and all(map(is_, values, repeat(values[0])))}
+    if not shared:
         rows_sql, parameter = _rows_from_json(connection, fields, rows)
         return rows_sql, [parameter]
     own = [at for at in range(len(fields)) if at not in shared]
     own_rows = zip(*(columns[at] for at in own), strict=True)
     rows_sql, parameter = _rows_from_json(connection, [fields[at] for at in own], own_rows)
-    typed = _typed(connection, [fields[at] for at in shared])
-    once = json.dumps({fields[at].column: rows[0][at] for at in shared}, cls=_Encoder)
+    typed = _typed(connection, [fields[at] for at in sorted(shared)])
+    once = json.dumps({fields[at].column: rows[0][at] for at in sorted(shared)}, cls=_Encoder)
     both = f"(SELECT v.*, s.* FROM {rows_sql}, json_to_record(%s::json) AS s({typed})) AS v"  # noqa: S608 - as above
     return both, [parameter, once]
 
@@ -157,7 +174,7 @@ def _rows_from_json(
 ) -> tuple[str, str]:
     names = names or [field.column for field in fields]
     if connection.vendor == "postgresql":
-        objects = [dict(zip(names, row, strict=True)) for row in rows]
+        objects = list(map(dict, map(zip, repeat(names), rows)))
         typed = _typed(connection, fields, names)
         listed = _list(connection, [*names, PLACE])
         rows_sql = f"ROWS FROM (json_to_recordset(%s::json) AS ({typed})) WITH ORDINALITY AS v({listed})"
@@ -186,8 +203,15 @@ def _compare(
 def _typed(connection: BaseDatabaseWrapper, fields: Sequence[Any], names: Sequence[str] | None = None) -> str:
     """The columns of the expanded table, as PostgreSQL wants them declared."""
     names = names or [field.column for field in fields]
-    types = [field.rel_db_type(connection) if field.primary_key else field.db_type(connection) for field in fields]
+    types = [_type_of(field, connection.alias) for field in fields]
     return ", ".join(f"{_quoted(connection, name)} {type_}" for name, type_ in zip(names, types, strict=True))
+
+
+@functools.cache
+def _type_of(field: Any, alias: str) -> str:
+    """The type of a column; a key's own would make it count up. Remembered: Django works it out anew in every call."""
+    connection = connections[alias]
+    return str(field.rel_db_type(connection) if field.primary_key else field.db_type(connection))
 
 
 class _Encoder(DjangoJSONEncoder):

@@ -15,6 +15,7 @@ from django.db.models.fields.json import KeyTransform
 
 from chainsched.conf import get_config
 from chainsched.domain.inputs import read_document
+from chainsched.domain.known import Kinds
 
 M = TypeVar("M", bound=models.Model)
 
@@ -43,6 +44,18 @@ def values(members: Iterable[enum.Enum]) -> list[Any]:
 def one_of(field: str, kind: type[enum.Enum], *, name: str) -> models.CheckConstraint:
     """The check that a column holds only values of its enum."""
     return models.CheckConstraint(condition=Q(**{f"{field}__in": values(kind)}), name=name)
+
+
+def knows(kinds: Kinds, *, path: str = "") -> Q:
+    """That these columns hold values of their enums, or nothing.
+
+    While two versions run beside each other, the newer one may have widened the check. Queries pass over its rows.
+    """
+    return Q(**{f"{path}{column}__in": _known_values(kind) for column, kind in kinds.items()})
+
+
+def _known_values(kind: type[enum.Enum]) -> list[Any]:
+    return list(dict.fromkeys([*values(kind), *([""] if issubclass(kind, str) else [])]))
 
 
 def reference(to: type[models.Model] | str, *, related_name: str = "+", help_text: str) -> models.ForeignKey[Any, Any]:

@@ -11,9 +11,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from django.core.exceptions import EmptyResultSet
+from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import F, Lookup
 from django.db.models.sql.compiler import SQLCompiler
+
+from chainsched.conf import get_config
 
 
 class IdIn(Lookup):
@@ -26,11 +29,24 @@ class IdIn(Lookup):
         if not self.rhs:
             raise EmptyResultSet
         column, parameters = self.process_lhs(compiler, connection)
-        if connection.vendor == "postgresql":
-            # As text: the driver would adapt a list item by item.
-            return f"{column} = ANY(%s::bigint[])", (*parameters, f"{{{','.join(map(str, self.rhs))}}}")
-        listed = f"{column} IN (SELECT value FROM json_each(%s))"  # noqa: S608 - the column comes from the models
-        return listed, (*parameters, json.dumps(self.rhs))
+        condition, parameter = _condition(connection, column, self.rhs)
+        return condition, (*parameters, parameter)
+
+
+def among_ids(column: str, ids: Iterable[int]) -> tuple[str, str]:
+    """The same condition for SQL of our own, and the one parameter that it takes.
+
+    A table of the ids would not tell PostgreSQL which they are: of a skewed table it then expects too many rows, and
+    reads it whole.
+    """
+    return _condition(connections[get_config().database], column, list(ids))
+
+
+def _condition(connection: BaseDatabaseWrapper, column: str, ids: list[int]) -> tuple[str, str]:
+    if connection.vendor == "postgresql":
+        # As text: the driver would adapt a list item by item.
+        return f"{column} = ANY(%s::bigint[])", f"{{{','.join(map(str, ids))}}}"
+    return f"{column} IN (SELECT value FROM json_each(%s))", json.dumps(ids)  # noqa: S608 - names come from the models
 
 
 def id_in(**wanted: Iterable[int]) -> IdIn:

@@ -20,10 +20,16 @@ LONG_TIMEOUT = "10min"
 # raises the estimated cost of statements so far that they are compiled, which takes longer than they run; hence the
 # last.
 BY_INDEX = {"enable_seqscan": "off", "jit": "off"}
+# For pages, which look at each of thousands of rows whether something of it is open. Where the sample of ANALYZE held
+# none of the few open rows, PostgreSQL would compare each row with all of them, kept in memory.
+FOR_PAGES = BY_INDEX | {"enable_material": "off"}
 LOCK_NOT_AVAILABLE = "55P03"
 QUERY_CANCELED = "57014"
-# The error codes for damage that PostgreSQL finds, such as a broken value, begin with this.
-INTERNAL_ERROR = "XX"
+# Classes of error codes that a row brings about: broken and unfit values, limits of a value, and errors that functions
+# and triggers of the project raise. XX is damage that PostgreSQL finds.
+OF_ROWS = ("20", "21", "22", "23", "2F", "38", "39", "44", "54", "P0", "XX")
+# Classes that say nothing about any row: a table, a column or a right is missing, or the session is another one.
+OF_TABLES = ("0A", "26", "28", "3D", "3F", "42")
 
 
 class Patience(Enum):
@@ -32,7 +38,7 @@ class Patience(Enum):
     # Gives up soon on a row that another transaction holds.
     SHORT = auto()
     USUAL = auto()
-    # For work that reads a project's own data on the way, which may take minutes.
+    # For seeding, which many processes may do in turns.
     LONG = auto()
 
 
@@ -49,6 +55,12 @@ def begin(connection: BaseDatabaseWrapper, patience: Patience = Patience.USUAL) 
             _set(cursor, _settings(patience))
         else:
             cursor.execute("UPDATE chainsched_namedlock SET turned_at = turned_at WHERE name = ''")
+
+
+def wait_briefly(connection: BaseDatabaseWrapper) -> None:
+    """Let the present transaction give up soon from now on when it waits for a lock; see ``persist_patiently``."""
+    if connection.vendor == "postgresql":
+        set_locally(connection, {"lock_timeout": SHORT_LOCK_TIMEOUT})
 
 
 def set_locally(connection: BaseDatabaseWrapper, settings: Mapping[str, str]) -> dict[str, str]:
@@ -86,9 +98,14 @@ def is_lock_timeout(error: Exception) -> bool:
 
 
 def is_about_rows(error: Exception) -> bool:
-    """Whether other rows, or fewer, could be written: one row is held or damaged, or they took too long together."""
+    """Whether other rows, or fewer, could be written: one is held, unfit or damaged, or they took too long together."""
     state = _sqlstate(error)
-    return state in (LOCK_NOT_AVAILABLE, QUERY_CANCELED) or state.startswith(INTERNAL_ERROR)
+    return state in (LOCK_NOT_AVAILABLE, QUERY_CANCELED) or state.startswith(OF_ROWS)
+
+
+def is_about_tables(error: Exception) -> bool:
+    """Whether no row at all could be written, as before a migration that the code needs."""
+    return _sqlstate(error).startswith(OF_TABLES)
 
 
 def _sqlstate(error: Exception) -> str:

@@ -13,6 +13,9 @@ MANAGER = "manager"
 DISPATCHER = "dispatcher"
 WORKER = "worker"
 BULK_DECISIONS = "bulk_decisions"
+TOPICS = (MANAGER, DISPATCHER, WORKER, BULK_DECISIONS)
+# Stands in place of a loop in the notice that a listener sends to itself.
+ECHO = "echo"
 
 _sender = ""
 
@@ -31,6 +34,16 @@ def is_own(payload: str) -> bool:
 def topic_of(payload: str) -> str:
     """The loop that a notice is for."""
     return payload.partition(":")[0]
+
+
+def echo(token: str) -> None:
+    """Send a listener of this process a notice by the way that all notices take."""
+    send(f"{ECHO}:{token}")
+
+
+def is_echo(payload: str, token: str = "") -> bool:
+    """Whether a listener sent the notice to itself; with a token, whether it is the one with this token."""
+    return payload.startswith(f"{ECHO}:{token}")
 
 
 def send(topic: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -75,6 +76,45 @@ def is_in_transaction(connection: BaseDatabaseWrapper) -> bool:
         status = session.info.transaction_status
         return status == IN_FAILED_TRANSACTION or (status == IN_TRANSACTION and _may_have_written(connection))
     return False
+
+
+@dataclass(frozen=True, slots=True)
+class Nesting:
+    """How deep a connection stands in blocks of transactions, and whether statements outside of them are committed."""
+
+    blocks: int
+    is_autocommit: bool
+    is_open: bool
+
+    @classmethod
+    def of(cls, connection: BaseDatabaseWrapper) -> Nesting:
+        is_autocommit = connection.autocommit if connection.connection else connection.settings_dict["AUTOCOMMIT"]
+        return cls(len(connection.atomic_blocks), is_autocommit, is_in_transaction(connection))
+
+
+def nestings() -> dict[str, Nesting]:
+    """How this thread's connections stand now, by alias."""
+    return {connection.alias: Nesting.of(connection) for connection in connections.all(initialized_only=True)}
+
+
+def undo_left_open(before: Mapping[str, Nesting]) -> list[str]:
+    """Let this thread's connections stand as before; returns those in which a transaction had been left open.
+
+    What was written in there is rolled back, and nothing of what was written before.
+    """
+    opened = [connection for connection in connections.all(initialized_only=True) if connection.connection]
+    return [connection.alias for connection in opened if _is_undone(connection, before.get(connection.alias))]
+
+
+def _is_undone(connection: BaseDatabaseWrapper, before: Nesting | None) -> bool:
+    before = before or Nesting(0, connection.settings_dict["AUTOCOMMIT"], is_open=False)
+    is_left_open = len(connection.atomic_blocks) > before.blocks or (is_in_transaction(connection) > before.is_open)
+    while len(connection.atomic_blocks) > before.blocks:
+        connection.atomic_blocks[-1].__exit__(RuntimeError, RuntimeError("left open"), None)
+    if not before.is_open and (is_left_open or connection.autocommit is not before.is_autocommit):
+        connection.rollback()
+        connection.set_autocommit(before.is_autocommit)
+    return is_left_open
 
 
 def _may_have_written(connection: BaseDatabaseWrapper) -> bool:

@@ -10,11 +10,14 @@ from typing import Any, TypedDict
 from chainsched.domain import cron, exclusions
 from chainsched.domain.exclusions import Exclusion
 from chainsched.domain.joins import FanIn
+from chainsched.domain.known import is_known
 from chainsched.domain.schedules import CronSchedule, Interval, Once, Schedule
 from chainsched.domain.states import MisfirePolicy, RunCondition, ScheduleType
 from chainsched.exceptions import DeclarationError, InvalidSchedule
 
 MAX_NAME_LENGTH = 200
+# Characters of a value that an error shows.
+MAX_SHOWN = 200
 MAX_PRIORITY = 31
 MAX_COUNT = 1_000_000
 MAX_SECONDS = 10 * 365 * 24 * 3600
@@ -111,7 +114,9 @@ def parents_of(depends_on: Any) -> tuple[str, ...]:
     if not isinstance(depends_on, list | tuple | set | frozenset) or not all(
         isinstance(name, str) for name in depends_on
     ):
-        raise ValueError(f"depends_on is one external id or a list of them, not {depends_on!r}")
+        raise ValueError(
+            f"depends_on is one external id or a list of them, not {shown(depends_on)}; name each parent by its text"
+        )
     names = tuple(sorted(depends_on))
     if not names:
         raise ValueError("depends_on is an empty list; name at least one parent, or give it a schedule")
@@ -133,13 +138,15 @@ def schedule_columns(
         **_PLAIN,
     }
     if parents:
-        is_dormant = options.get("dormant", False)
+        is_dormant = _named("dormant", options.get("dormant", False), _flag)
         columns["schedule_type"] = ScheduleType.DORMANT_DEPENDENT if is_dormant else ScheduleType.DEPENDENT
         columns["run_condition"] = _condition(options.get("run_condition", RunCondition.SUCCESS))
         columns |= _join_columns(parents, options)
         if is_dormant and columns["is_join"]:
             drop = "fan_in" if columns["fan_in"] else "all parents but one"
             raise ValueError(f"a dormant child runs when it is activated, not when others are done; drop {drop}")
+    elif options.get("depends_on", ...) is None:
+        raise ValueError("depends_on is None, which names no parent; name one, or leave it out to follow the chain")
     elif DEPENDENT_OPTIONS & options.keys():
         named = ", ".join(sorted(DEPENDENT_OPTIONS & options.keys()))
         raise ValueError(f"{named} is for dependents; declare it with include() or then_include()")
@@ -150,7 +157,9 @@ def schedule_columns(
     elif isinstance(schedule, Once):
         columns |= {"schedule_type": ScheduleType.ONCE, "once_at": schedule.at}
     elif schedule is not None:
-        raise InvalidSchedule(f"{schedule!r} is no schedule; write Every.minutes(5), Cron.daily(hour=2) or Once(at=…).")
+        raise InvalidSchedule(
+            f"{shown(schedule)} is no schedule; write Every.minutes(5), Cron.daily(hour=2) or Once(at=…)."
+        )
     return columns
 
 
@@ -200,17 +209,15 @@ def _named(option: str, value: Any, read: Callable[[Any], Any]) -> Any:
     try:
         return read(value)
     except ValueError as error:
-        raise ValueError(f"{option} {error} (it is {value!r})") from error
+        raise ValueError(f"{option} {error} (it is {shown(value)})") from error
 
 
 def _fan_in(value: Any) -> FanIn:
-    if value is True or value == FanIn.SIBLINGS.value:
-        return FanIn.SIBLINGS
-    if value is False:
-        return FanIn.NONE
-    if value == FanIn.TREE.value:
-        return FanIn.TREE
-    raise ValueError(f"fan_in must be True, False or 'tree' (it is {value!r})")
+    if isinstance(value, bool):
+        return FanIn.SIBLINGS if value else FanIn.NONE
+    if isinstance(value, str) and value in (FanIn.SIBLINGS, FanIn.TREE):
+        return FanIn(value)
+    raise ValueError(f"fan_in must be True, False or 'tree' (it is {shown(value)})")
 
 
 def _at_least(value: Any) -> tuple[int | None, int | None]:
@@ -222,7 +229,7 @@ def _at_least(value: Any) -> tuple[int | None, int | None]:
         return None, int(text)
     if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_COUNT:
         return value, None
-    raise ValueError(f'at_least must be a whole number from 1 on, or a percentage such as "80%" (it is {value!r})')
+    raise ValueError(f'at_least must be a whole number from 1 on, or a percentage such as "80%" (it is {shown(value)})')
 
 
 def option_columns(options: Mapping[str, Any], *, external_id: str) -> dict[str, Any]:
@@ -267,6 +274,22 @@ def merge_groups(declarations: Iterable[Declaration]) -> dict[str, dict[str, Any
     return groups
 
 
+def shown(value: Any) -> str:
+    """A value of the project as code would write it, cut; of a value that cannot be shown its type."""
+    try:
+        text = repr(value)
+    except Exception as error:  # noqa: BLE001 - code of the project, or a number of thousands of digits
+        return f"a value of type {type(value).__name__} that cannot be shown: {type(error).__name__}"
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
+
+
+def check_item_id(value: Any) -> str:
+    """The id of a member within its batch, as text."""
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise ValueError("must be a text or a whole number")
+    return str(value)
+
+
 def check_name(value: Any) -> str:
     """A name as people write it: not empty, printable, without space at its ends, at most 200 characters."""
     if not isinstance(value, str) or not value or value != value.strip() or not value.isprintable():
@@ -281,14 +304,15 @@ def _read(name: str, value: Any, read: Callable[[Any], Any], *, external_id: str
         return read(value)
     except (ValueError, TypeError, AttributeError, OverflowError) as error:
         raise DeclarationError(
-            f"Manifest {external_id!r}: {name} {error} (it is {value!r}).", external_id=external_id
+            f"Manifest {external_id!r}: {name} {error} (it is {shown(value)}).", external_id=external_id
         ) from error
 
 
 def _condition(value: Any) -> RunCondition:
     known = [condition for condition in RunCondition if condition is not RunCondition.NONE]
-    if value not in known:
-        raise ValueError("run_condition must be one of " + ", ".join(f"RunCondition.{item.name}" for item in known))
+    if isinstance(value, bool) or not isinstance(value, int) or value not in known:
+        names = ", ".join(f"RunCondition.{item.name}" for item in known)
+        raise ValueError(f"run_condition must be one of {names} (it is {shown(value)})")
     return RunCondition(value)
 
 
@@ -331,6 +355,8 @@ def _flag(value: Any) -> bool:
 
 
 def _zone(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("must be an IANA name such as 'Europe/Berlin' or 'UTC'")
     try:
         cron.zone_named(value)
     except InvalidSchedule:
@@ -345,10 +371,9 @@ def _exclusions(value: Any) -> list[dict[str, Any]]:
 
 
 def _misfire(value: Any) -> MisfirePolicy:
-    try:
-        return MisfirePolicy(value)
-    except ValueError:
-        raise ValueError("must be " + " or ".join(repr(policy.value) for policy in MisfirePolicy)) from None
+    if not isinstance(value, str) or not is_known(MisfirePolicy, value):
+        raise ValueError("must be " + " or ".join(repr(policy.value) for policy in MisfirePolicy))
+    return MisfirePolicy(value)
 
 
 def _optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -1,9 +1,12 @@
-"""The rule of a join: whether it runs in a run, waits, or has too little to run with."""
+"""The rule of a join: whether it runs in a run, waits, or has too little to run with; and why a member is missing."""
 
 from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+
+from chainsched.domain.obstacles import Obstacle
+from chainsched.domain.states import ExecutionState
 
 
 class JoinOutcome(enum.StrEnum):
@@ -43,6 +46,16 @@ class Join:
         if self.at_least is not None:
             return min(self.at_least, edges)
         return 0 if self.fan_in else edges
+
+    def judged_by(self, *, arrived: int, present_arrived: int, present: int) -> tuple[int, int]:
+        """The arrivals and the edges to judge by where some edges are gone that arrivals were counted over.
+
+        A parent that is taken out of the list counts no longer. A member of a fan-in that arrived, and is gone since
+        then, still counts: as an arrival, and as one of those that it is waited for.
+        """
+        if self.fan_in:
+            return arrived, present + max(arrived - present_arrived, 0)
+        return min(arrived, present_arrived), present
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,3 +120,52 @@ def _decide_late(standing: Standing, join: Join, *, is_enough: bool) -> Decision
         return None
     fires = not standing.firings or join.runs_again_on_late
     return Decision(JoinOutcome.FIRED, fires=fires, is_new=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """What is known of a member that has not arrived at a join in a run."""
+
+    # Its newest execution in the run.
+    execution_id: int = 0
+    state: ExecutionState | None = None
+    # The attempt that its queue row in the run is for; 0 without a row.
+    queued_attempt: int = 0
+    is_due: bool = False
+    # The first obstacle that lists show as its state, and the first of all: only what is due is stopped by any.
+    state_obstacle: Obstacle | None = None
+    obstacle: Obstacle | None = None
+    has_letter: bool = False
+    # Its queue row in the run was cancelled, and it did not begin.
+    is_row_cancelled: bool = False
+
+
+def why_missing(member: Absent) -> str:
+    """Why a member has not arrived, in words."""
+    if member.state is ExecutionState.IN_PROGRESS:
+        return "running"
+    if member.state is ExecutionState.PENDING:
+        return "dispatched"
+    if member.state is None or member.queued_attempt or member.is_due:
+        return _why_waiting(member)
+    ended = f"{member.state.value} in execution {member.execution_id}"
+    is_stopped = member.state is ExecutionState.FAILED and member.has_letter
+    return f"{ended}, its dead letter awaits a decision" if is_stopped else ended
+
+
+def _why_waiting(member: Absent) -> str:
+    if member.state_obstacle is not None:
+        return _named(member.state_obstacle)
+    if member.queued_attempt:
+        return "queued" if member.queued_attempt == 1 else f"waits for attempt {member.queued_attempt}"
+    if member.has_letter:
+        return "stopped by a dead letter of an earlier run"
+    if member.is_due:
+        return "due" if member.obstacle is None else _named(member.obstacle)
+    if member.is_row_cancelled:
+        return "cancelled before it began"
+    return "not activated" if member.obstacle is Obstacle.DORMANT else "not reached"
+
+
+def _named(obstacle: Obstacle) -> str:
+    return obstacle.value.replace("_", " ")

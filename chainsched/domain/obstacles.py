@@ -8,7 +8,7 @@ out of the question.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -108,27 +108,42 @@ STOPPING_REQUESTS = tuple(obstacle for obstacle, rule in RULES.items() if rule.s
 HOLDING_QUEUED_ROWS = tuple(obstacle for obstacle, rule in RULES.items() if rule.held_row_in_words)
 STATES = tuple(obstacle for obstacle, rule in RULES.items() if rule.is_state)
 
+# Each list with its conditions, looked up once: every decision about every manifest goes through one of them.
+Conditions = tuple[tuple[Obstacle, Callable[[Standing], bool]], ...]
+
+
+def _conditions(obstacles: Iterable[Obstacle]) -> Conditions:
+    return tuple((obstacle, RULES[obstacle].is_met) for obstacle in obstacles)
+
+
+_ALL = _conditions(RULES)
+_OF_REQUESTS = _conditions(STOPPING_REQUESTS)
+_OF_QUEUED_ROWS = _conditions(HOLDING_QUEUED_ROWS)
+_OF_STATES = _conditions(STATES)
+
 
 def find_obstacle(standing: Standing) -> Obstacle | None:
     """The first obstacle to a run that the engine would start itself."""
-    return _first(tuple(RULES), standing)
+    return _first(_ALL, standing)
 
 
 def find_obstacle_to_request(standing: Standing) -> Obstacle | None:
     """The first obstacle to a run that an operator asks for."""
-    return _first(STOPPING_REQUESTS, standing)
+    return _first(_OF_REQUESTS, standing)
 
 
 def find_obstacle_to_row(standing: Standing, source: Source) -> Obstacle | None:
     """The first obstacle that holds a queued row of this source back from dispatch."""
-    is_request = source in SOURCES_PAST_DISABLED
-    return _first(STOPPING_REQUESTS if is_request else HOLDING_QUEUED_ROWS, standing)
+    return _first(_OF_REQUESTS if source in SOURCES_PAST_DISABLED else _OF_QUEUED_ROWS, standing)
 
 
 def find_state(standing: Standing) -> Obstacle | None:
     """The obstacle that lists and graphs show as the state of a manifest without open work."""
-    return _first(STATES, standing)
+    return _first(_OF_STATES, standing)
 
 
-def _first(obstacles: tuple[Obstacle, ...], standing: Standing) -> Obstacle | None:
-    return next((obstacle for obstacle in obstacles if RULES[obstacle].is_met(standing)), None)
+def _first(conditions: Conditions, standing: Standing) -> Obstacle | None:
+    for obstacle, is_met in conditions:
+        if is_met(standing):
+            return obstacle
+    return None

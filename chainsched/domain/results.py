@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from chainsched.domain.joins import JoinOutcome
+from chainsched.domain.known import label
 from chainsched.domain.states import ExecutionState
 
 # Names in one sentence; reports as values hold more.
@@ -24,12 +25,18 @@ class Answer(enum.StrEnum):
     WILL_RUN_AGAIN = "will_run_again"
     DELAYED = "delayed"
     WAITS_FOR_GROUP = "waits_for_group"
+    OTHER_REQUEST_WAITS = "other_request_waits"
     AWAITS_DEAD_LETTER = "awaits_dead_letter"
     BUSY = "busy"
 
     @property
     def in_words(self) -> str:
         return IN_WORDS[self]
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether the request changes nothing and no run follows from it."""
+        return self in REFUSALS
 
 
 IN_WORDS = {
@@ -39,9 +46,13 @@ IN_WORDS = {
     Answer.WILL_RUN_AGAIN: "will run again after this run",
     Answer.DELAYED: "will run at the time asked for",
     Answer.WAITS_FOR_GROUP: "will run when its group is enabled",
+    Answer.OTHER_REQUEST_WAITS: (
+        "not run: another trigger request waits, with another input or for another time; trigger it after that run"
+    ),
     Answer.BUSY: "not queued: it is queued or running already",
     Answer.AWAITS_DEAD_LETTER: "not run: a dead letter awaits a decision; retry or acknowledge it",
 }
+REFUSALS = (Answer.OTHER_REQUEST_WAITS, Answer.BUSY, Answer.AWAITS_DEAD_LETTER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +152,8 @@ class JoinReport:
 
     external_id: str
     run_id: int
-    outcome: JoinOutcome
+    # One of JoinOutcome, or a value that only a newer version knows.
+    outcome: str
     needed: int
     expected: int
     arrived: int
@@ -155,17 +167,15 @@ class JoinReport:
     @property
     def in_words(self) -> str:
         text = f"run {self.run_id}: {self.arrived} of {self.expected} arrived, it needs {self.needed}"
-        if self.outcome is JoinOutcome.WAITING:
-            text += f", {self.open} open"
-        else:
-            text += f", {self.outcome.value}"
-        if self.outcome in (JoinOutcome.WAITING, JoinOutcome.SHORT) and self.missing:
+        is_waiting, is_short = self.outcome == JoinOutcome.WAITING, self.outcome == JoinOutcome.SHORT
+        text += f", {self.open} open" if is_waiting else f", {label(JoinOutcome, self.outcome)}"
+        if (is_waiting or is_short) and self.missing:
             listed = ", ".join(f"{it.external_id} ({it.reason})" for it in self.missing[:MAX_LISTED])
             more = self.missing_count - len(self.missing[:MAX_LISTED])
             text += f"; missing: {listed}" + (f" and {more} more" if more > 0 else "")
-        if self.is_gate_missing and self.outcome is JoinOutcome.SHORT:
+        if self.is_gate_missing and is_short:
             text += "; its parent's outcome did not match"
-        if self.deadline_at is not None and self.outcome is JoinOutcome.WAITING:
+        if self.deadline_at is not None and is_waiting:
             text += f"; decided at the latest at {self.deadline_at.isoformat()}"
         return text
 

@@ -18,6 +18,8 @@ from chainsched.exceptions import InvalidSchedule
 
 MAX_INTERVAL_SECONDS = 3_653 * 86_400  # ten years
 HORIZON = timedelta(days=3_653)
+# Dates from which no step of a calculation leads out of those that Python and databases have.
+FIRST_YEAR, LAST_YEAR = 1900, 2999
 
 _MAX_HOPS = 10_000  # over excluded occurrences: ten years of days, and more
 _MAX_HOPS_BACK = 1_000  # an occurrence further back is later than any misfire threshold
@@ -73,6 +75,10 @@ class Once:
             raise InvalidSchedule(
                 f"Once needs a datetime that carries its time zone, not {self.at!r}. "
                 "Write datetime(2026, 12, 24, 18, 0, tzinfo=ZoneInfo('Europe/Berlin'))."
+            )
+        if not FIRST_YEAR <= self.at.year <= LAST_YEAR:
+            raise InvalidSchedule(
+                f"Once at {self.at} cannot be scheduled. Write a year from {FIRST_YEAR} to {LAST_YEAR}."
             )
         object.__setattr__(self, "at", self.at.astimezone(UTC))
 

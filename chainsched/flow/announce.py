@@ -2,7 +2,7 @@
 
 Reads:  the rows that a stage wrote, after its commit, if a receiver is connected.
 Writes: nothing.
-Next:   the project's receivers; loops in other processes.
+Next:   the project's receivers, in this thread or where a sender takes them; loops in other processes.
 """
 
 from __future__ import annotations
@@ -10,13 +10,16 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 
 from django.db import transaction
+from django.db.models import Model
 from django.dispatch import Signal
 
 from chainsched.conf import get_config
 from chainsched.db import notify
+from chainsched.db.chunks import chunks
 from chainsched.domain.log_limit import LogDecision, LogLimit
 from chainsched.domain.outcomes import Finished
 from chainsched.models import DeadLetter, Metadata
@@ -24,8 +27,51 @@ from chainsched.models import DeadLetter, Metadata
 logger = logging.getLogger(__name__)
 
 LOG_SECONDS = 10
+# The rows that are loaded at once for a signal.
+LOADED = 500
 # One limit for each level, so that lines about retries never use up the lines about dead letters.
 _log_limits = {level: LogLimit(lines=50, seconds=LOG_SECONDS) for level in (logging.INFO, logging.WARNING)}
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """A signal that is to be sent for each of these rows, which are committed."""
+
+    signal: Signal
+    model: type[Metadata | DeadLetter]
+    argument: str
+    ids: Sequence[int]
+
+    def parts(self, number: int) -> list[Announcement]:
+        """The same for at most so many rows at a time, in the order of their ids."""
+        return [replace(self, ids=part) for part in chunks(sorted(self.ids), size=number)]
+
+    def load(self) -> Sequence[Model]:
+        """The rows as they are now; those that are gone are missing."""
+        return list(self.model.objects.filter(id__in=self.ids).order_by("id"))
+
+    def send(self, row: Model) -> None:
+        """Call the receivers for one row. Django logs those that raise, and calls the next."""
+        self.signal.send_robust(sender=self.model, **{self.argument: row})
+
+
+Sender = Callable[[Announcement], object]
+
+
+def send_now(announcement: Announcement) -> None:
+    """Load the rows and call the receivers in this thread."""
+    for part in announcement.parts(LOADED):
+        for row in part.load():
+            part.send(row)
+
+
+_sender: Sender = send_now
+
+
+def send_by(sender: Sender) -> None:
+    """Let this sender, which is called after a commit, deliver all signals of this process; by default ``send_now``."""
+    global _sender  # noqa: PLW0603 - one sender for the process, which its supervisor sets
+    _sender = sender
 
 
 def announce_executions(signal: Signal, execution_ids: Collection[int]) -> None:
@@ -64,10 +110,6 @@ def wake(topic: str) -> None:
 def _announce(signal: Signal, model: type[Metadata | DeadLetter], ids: list[int], *, name: str) -> None:
     if not ids or not signal.has_listeners(model):
         return
-
-    def send() -> None:
-        for row in model.objects.filter(id__in=ids).order_by("id"):
-            signal.send_robust(sender=model, **{name: row})
-
+    announcement = Announcement(signal, model, name, ids)
     # Robust: the rows are committed, so not even a lost database connection may raise here.
-    transaction.on_commit(send, using=get_config().database, robust=True)
+    transaction.on_commit(lambda: _sender(announcement), using=get_config().database, robust=True)

@@ -8,6 +8,8 @@ from datetime import timedelta
 
 SECONDS_PER_DAY = 24 * 3600
 MAX_SECONDS = 10 * 365 * 24 * 3600
+# What the columns of both databases hold.
+MAX_NUMBER = 2**31 - 1
 
 
 def positive_seconds(text: str) -> float:
@@ -36,6 +38,8 @@ def whole_number(text: str) -> int:
     """A whole number, zero included."""
     if not text.isascii() or not text.isdigit():
         raise ArgumentTypeError(f"{text!r} is not a whole number of 0 or more")
+    if len(text) > len(str(MAX_NUMBER)) or int(text) > MAX_NUMBER:
+        raise ArgumentTypeError(f"{text[:20]!r} is above {MAX_NUMBER}")
     return int(text)
 
 

@@ -253,6 +253,8 @@ class Migration(migrations.Migration):
                 ('due_tokens', chainsched.db.fields.IdList(blank=True, default=list, editable=False, help_text='The tokens of the item that is due: one or more in each of its runs.')),
                 ('due_has_tokens', models.BooleanField(db_default=False, default=False, help_text='Whether joins wait for the item that is due.')),
                 ('due_is_again', models.BooleanField(db_default=False, default=False, help_text='Whether an earlier item may have ended in a run of the due one.')),
+                ('put_aside_at', models.DateTimeField(blank=True, help_text='When it was put aside because it could not be queued; empty otherwise.', null=True)),
+                ('put_aside_reason', models.CharField(blank=True, db_default='', default='', help_text='Why it could not be queued.', max_length=500)),
                 ('consecutive_failures', models.PositiveIntegerField(default=0, help_text='Failed attempts since the last success or resolution.')),
                 ('last_successful_run', models.DateTimeField(blank=True, help_text='When it last succeeded.', null=True)),
                 ('last_finished_run', models.DateTimeField(blank=True, help_text='When it last succeeded, was cancelled, or had its dead letter resolved.', null=True)),
@@ -391,6 +393,8 @@ class Migration(migrations.Migration):
                 ('pid', models.PositiveIntegerField(help_text='Its process id there.')),
                 ('workflows', models.JSONField(default=list, help_text='The names of the workflows that it can run.')),
                 ('turns', models.JSONField(blank=True, db_default=models.Value({}, models.JSONField()), default=dict, help_text='When each of its loops last took a turn.')),
+                ('deaf_since', models.DateTimeField(blank=True, help_text='Since when it hears no notices of other processes; empty while it does.', null=True)),
+                ('signals', models.JSONField(blank=True, db_default=models.Value({}, models.JSONField()), default=dict, help_text='How many of its signals wait for receivers, for how long, and how many were dropped.')),
                 ('started_at', models.DateTimeField(help_text='When it started.')),
                 ('heartbeat_at', models.DateTimeField(help_text='Its last heartbeat.')),
                 ('stopped_at', models.DateTimeField(blank=True, help_text='When it stopped in an orderly way.', null=True)),
@@ -448,6 +452,8 @@ class Migration(migrations.Migration):
                 ('tokens', chainsched.db.fields.IdList(blank=True, default=list, editable=False, help_text='Where joins, or the ends of runs, count it as open: one or more in each of its runs.')),
                 ('has_tokens', models.BooleanField(db_default=False, default=False, help_text='Whether it is counted there; not while it is disabled.')),
                 ('is_again', models.BooleanField(db_default=False, default=False, help_text='Whether an earlier item may have ended in one of its runs.')),
+                ('put_aside_at', models.DateTimeField(blank=True, help_text='When it was put aside because it could not be dispatched; empty otherwise.', null=True)),
+                ('put_aside_reason', models.CharField(blank=True, db_default='', default='', help_text='Why it could not be dispatched.', max_length=500)),
                 ('cancel_reason', models.CharField(blank=True, default='', help_text='Why it was cancelled.', max_length=200)),
                 ('created_at', models.DateTimeField(help_text='When it was queued.')),
                 ('dead_letter', models.ForeignKey(blank=True, db_constraint=False, db_index=False, help_text='The dead letter that it retries.', null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='chainsched.deadletter')),
@@ -533,6 +539,10 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name='manifeststate',
             index=models.Index(condition=models.Q(('next_run_at__isnull', False)), fields=['next_run_at'], name='chainsched_state_alarm'),
+        ),
+        migrations.AddIndex(
+            model_name='manifeststate',
+            index=models.Index(condition=models.Q(('put_aside_at__isnull', False)), fields=['put_aside_at'], name='chainsched_state_aside'),
         ),
         migrations.AddIndex(
             model_name='manifeststate',
@@ -688,7 +698,11 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='workqueue',
-            index=models.Index(models.OrderBy(models.F('priority'), descending=True), models.F('turn'), models.F('id'), condition=models.Q(('status', 'queued')), name='chainsched_queue_order'),
+            index=models.Index(models.OrderBy(models.F('priority'), descending=True), models.F('turn'), models.F('id'), condition=models.Q(('status', 'queued'), ('put_aside_at__isnull', True)), name='chainsched_queue_order'),
+        ),
+        migrations.AddIndex(
+            model_name='workqueue',
+            index=models.Index(condition=models.Q(('status', 'queued'), ('put_aside_at__isnull', False)), fields=['put_aside_at'], name='chainsched_queue_aside'),
         ),
         migrations.AddIndex(
             model_name='workqueue',

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 from django.db import models
 from django.db.models import F, Q
 
-from chainsched.db.fields import PinnedManager, choices, one_of, user_reference, values
+from chainsched.db.fields import PinnedManager, choices, knows, one_of, user_reference, values
+from chainsched.domain.known import Kinds
 from chainsched.domain.states import OPEN_BULK_DECISIONS, BulkDecisionStatus, BulkDecisionVerb
 from chainsched.models.model_methods import BulkDecisionActions
 
 IS_OPEN = Q(status__in=values(OPEN_BULK_DECISIONS))
+KINDS: Kinds = {"verb": BulkDecisionVerb, "status": BulkDecisionStatus}
 
 
 class BulkDecisionQuerySet(models.QuerySet["BulkDecision"]):
@@ -21,6 +23,10 @@ class BulkDecisionQuerySet(models.QuerySet["BulkDecision"]):
 
     def open(self) -> BulkDecisionQuerySet:
         return self.filter(IS_OPEN)
+
+    def known(self) -> BulkDecisionQuerySet:
+        """Without those that have a value that this version does not know."""
+        return self.filter(knows(KINDS))
 
     def lock_open(self, bulk_decision_id: int) -> BulkDecision | None:
         """Lock a bulk decision that is not over; None if it is over, or if another process holds it."""

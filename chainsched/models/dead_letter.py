@@ -9,12 +9,14 @@ from django.db import models
 from django.db.models import Count, F, Max, Min, Q, QuerySet, Window
 from django.db.models.functions import RowNumber
 
-from chainsched.db.fields import PinnedManager, choices, one_of, reference, user_reference
+from chainsched.db.fields import PinnedManager, choices, knows, one_of, reference, user_reference
+from chainsched.domain.known import Kinds
 from chainsched.domain.states import DeadLetterStatus
 from chainsched.models.manifest import Manifest
 from chainsched.models.model_methods import DeadLetterActions
 
 IS_AWAITING = Q(status=DeadLetterStatus.AWAITING_INTERVENTION.value)
+KINDS: Kinds = {"status": DeadLetterStatus}
 
 
 class DeadLetterQuerySet(models.QuerySet["DeadLetter"]):
@@ -24,7 +26,12 @@ class DeadLetterQuerySet(models.QuerySet["DeadLetter"]):
         return self.filter(IS_AWAITING)
 
     def resolved(self) -> DeadLetterQuerySet:
-        return self.exclude(IS_AWAITING)
+        """Those with a decision that this version knows."""
+        return self.exclude(IS_AWAITING).filter(knows(KINDS))
+
+    def in_unknown_status(self) -> DeadLetterQuerySet:
+        """Those without a decision that are in a status that only a newer version knows."""
+        return self.exclude(IS_AWAITING).filter(resolved_at__isnull=True)
 
     def count_by_fingerprint(self) -> QuerySet[Any, Any]:
         """How many there are of each fingerprint, the first and last time, and the newest; the most frequent first."""

@@ -6,15 +6,17 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from django.db import models
-from django.db.models import Q
+from django.db.models import F, Q
 
 from chainsched.db import bulk
-from chainsched.db.fields import PinnedManager, choices
-from chainsched.db.id_in import id_in
+from chainsched.db.fields import PinnedManager, choices, knows
+from chainsched.db.id_in import among_ids, id_in
+from chainsched.domain.known import Kinds
 from chainsched.domain.states import RunCondition, ScheduleType
 from chainsched.models.manifest import Manifest
 
 ID = models.BigIntegerField()
+KINDS: Kinds = {"condition": RunCondition}
 
 
 class FiringEdge(NamedTuple):
@@ -26,6 +28,18 @@ class FiringEdge(NamedTuple):
     is_gate: bool
     since: int
     is_to_join: bool
+    child_type: str
+
+
+class Counted(NamedTuple):
+    """A number of edges: those that count, and all that are stored."""
+
+    present: int
+    stored: int
+
+
+# Not members of a fan-in that are retired, or were one-time children and are done.
+_PRESENT = Q(is_derived=False) | Q(parent__done_at__isnull=True, parent__retired_at__isnull=True)
 
 
 class DependencyQuerySet(models.QuerySet["Dependency"]):
@@ -35,11 +49,33 @@ class DependencyQuerySet(models.QuerySet["Dependency"]):
         """The edges that a declaration names; the others follow from a fan-in."""
         return self.filter(is_derived=False)
 
+    def unknown_children(self) -> set[int]:
+        """The manifests to which an edge leads with a condition that only a newer version knows."""
+        return set(self.exclude(knows(KINDS)).values_list("child_id", flat=True))
+
     def leaving(self, parent_ids: Collection[int]) -> list[FiringEdge]:
-        """The edges over which outcomes of these manifests fire; dormant children fire by activation only."""
-        firing = self.filter(id_in(parent=parent_ids), child__schedule_type=ScheduleType.DEPENDENT)
-        columns = ("parent_id", "child_id", "condition", "is_gate", "since", "child__is_join")
+        """The edges over which outcomes of these manifests fire.
+
+        Dormant children fire by activation only, and a one-time child that is done never again. Also those of which
+        this version cannot say whether they fire: their condition or child is of a newer one.
+        """
+        types = [kind.value for kind in ScheduleType if kind is not ScheduleType.DEPENDENT]
+        dependents = self.filter(child__done_at__isnull=True).exclude(child__schedule_type__in=types)
+        firing = dependents.filter(id_in(parent=parent_ids))
+        columns = ("parent_id", "child_id", "condition", "is_gate", "since", "child__is_join", "child__schedule_type")
         return [FiringEdge(*row) for row in firing.order_by("id").values_list(*columns)]
+
+    def joins_groups(self, above: int, below: int, *, without: Collection[int]) -> bool:
+        """Whether an edge leads from one group to another, to a manifest that is not retired and none of these."""
+        return self._live(without).filter(parent__group=above, child__group=below).exists()
+
+    def between_groups(self, above: Collection[int], *, without: Collection[int]) -> list[tuple[int, int]]:
+        """The pairs of groups with an edge that leads from one of these groups to another one."""
+        leaving = self._live(without).filter(id_in(parent__group=above)).exclude(parent__group=F("child__group"))
+        return list(leaving.order_by().values_list("parent__group_id", "child__group_id").distinct())
+
+    def _live(self, without: Collection[int]) -> DependencyQuerySet:
+        return self.explicit().filter(child__retired_at__isnull=True).exclude(id_in(child=without))
 
     def remove(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Delete the edges of these pairs of child and parent."""
@@ -64,9 +100,10 @@ class DependencyQuerySet(models.QuerySet["Dependency"]):
         """These manifests, and all above them by declared edges."""
         if not manifest_ids:
             return set()
-        rows_sql, parameter = bulk.rows_from_json({"id": ID}, [[id_] for id_ in sorted(manifest_ids)])
+        is_one, parameter = among_ids("m.id", sorted(manifest_ids))
         sql = (
-            f"WITH RECURSIVE line(id) AS (SELECT v.id FROM {rows_sql} UNION SELECT e.parent_id "  # noqa: S608
+            f"WITH RECURSIVE line(id) AS (SELECT m.id FROM chainsched_manifest m WHERE {is_one} "  # noqa: S608
+            "UNION SELECT e.parent_id "
             "FROM chainsched_dependency e JOIN line ON e.child_id = line.id WHERE NOT e.is_derived) SELECT id FROM line"
         )
         return {id_ for (id_,) in bulk.select(sql, [parameter])}
@@ -87,18 +124,21 @@ class DependencyQuerySet(models.QuerySet["Dependency"]):
         )
         return {id_ for (id_,) in bulk.select(sql, [gate_id] * 3)}
 
-    def counted(self, join_ids: Collection[int]) -> dict[int, dict[int, int]]:
-        """How many edges lead to each of these joins, by the version since which they do.
+    def of_present_members(self, join_ids: Collection[int]) -> DependencyQuerySet:
+        """The edges that lead to these joins and count.
 
-        Gates do not count, nor members of a fan-in that are retired, or were one-time children and are done.
+        Gates do not, nor members of a fan-in that are retired, or were one-time children and are done.
         """
-        edges = self.filter(id_in(child=join_ids), is_gate=False).filter(
-            Q(is_derived=False) | Q(parent__done_at__isnull=True, parent__retired_at__isnull=True)
-        )
-        rows = edges.order_by().values_list("child_id", "since").annotate(number=models.Count("id"))
-        found: dict[int, dict[int, int]] = {}
-        for child_id, since, number in rows:
-            found.setdefault(child_id, {})[since] = number
+        return self.filter(_PRESENT, id_in(child=join_ids), is_gate=False)
+
+    def counted(self, join_ids: Collection[int]) -> dict[int, dict[int, Counted]]:
+        """How many edges lead to each of these joins, by the version since which they do; gates do not count."""
+        edges = self.filter(id_in(child=join_ids), is_gate=False)
+        numbers = {"present": models.Count("id", filter=_PRESENT), "stored": models.Count("id")}
+        rows = edges.order_by().values_list("child_id", "since").annotate(**numbers)
+        found: dict[int, dict[int, Counted]] = {}
+        for child_id, since, present, stored in rows:
+            found.setdefault(child_id, {})[since] = Counted(present, stored)
         return found
 
 

@@ -10,13 +10,16 @@ from django.db import connections, models
 from django.db.models import Q
 
 from chainsched.db import bulk
-from chainsched.db.fields import IdList, PinnedManager, choices, one_of
+from chainsched.db.fields import IdList, PinnedManager, choices, knows, one_of
 from chainsched.db.id_in import id_in
 from chainsched.domain.joins import JoinOutcome
+from chainsched.domain.known import Kinds
 from chainsched.models.graph_run import GraphRun
+from chainsched.models.manifest import manifest_is_known
 from chainsched.models.near import RUN_END
 
 IS_WAITING = Q(outcome=JoinOutcome.WAITING.value)
+KINDS: Kinds = {"outcome": JoinOutcome}
 ID = models.BigIntegerField()
 # Each place that can hold tokens: the table, the column, and the rows that count.
 _HOLDERS = (
@@ -42,6 +45,14 @@ class Place(NamedTuple):
         return self.cancelled_at is not None
 
 
+def _token_of(join_id: str | int) -> str:
+    """The row of a join in the run of ``v``, as SQL: one look at the unique index a row, whatever the planner thinks.
+
+    As a join the planner would at times read the rows of all runs, having no statistics of rows that are a parameter.
+    """
+    return f"(SELECT k.id FROM chainsched_joinstate k WHERE k.run_id = v.run_id AND k.join_id = {join_id})"  # noqa: S608
+
+
 class JoinStateQuerySet(models.QuerySet["JoinState"]):
     """The tokens of items, and the lock of the folder."""
 
@@ -62,14 +73,13 @@ class JoinStateQuerySet(models.QuerySet["JoinState"]):
             return {}
         rows_sql, parameter = bulk.rows_from_json({"manifest_id": ID, "run_id": ID}, sorted(set(pairs)))
         sql = (
-            "SELECT v.manifest_id, v.run_id, coalesce(k.id, z.id) "  # noqa: S608 - the rows are a parameter
-            f"FROM {rows_sql} LEFT JOIN chainsched_near n ON n.manifest_id = v.manifest_id "
-            "LEFT JOIN chainsched_joinstate k ON k.run_id = v.run_id AND k.join_id = n.join_id "
-            f"JOIN chainsched_joinstate z ON z.run_id = v.run_id AND z.join_id = {RUN_END}"
+            f"SELECT v.manifest_id, v.run_id, coalesce({_token_of('n.join_id')}, {_token_of(RUN_END)}) "  # noqa: S608
+            f"FROM {rows_sql} LEFT JOIN chainsched_near n ON n.manifest_id = v.manifest_id"
         )
         found: dict[tuple[int, int], set[int]] = {}
         for manifest_id, run_id, token in bulk.select(sql, [parameter]):
-            found.setdefault((manifest_id, run_id), set()).add(token)
+            if token is not None:
+                found.setdefault((manifest_id, run_id), set()).add(token)
         return {pair: sorted(tokens) for pair, tokens in found.items()}
 
     def of_joins(self, pairs: Collection[tuple[int, int]]) -> dict[tuple[int, int], int]:
@@ -77,23 +87,32 @@ class JoinStateQuerySet(models.QuerySet["JoinState"]):
         if not pairs:
             return {}
         rows_sql, parameter = bulk.rows_from_json({"join_id": ID, "run_id": ID}, sorted(set(pairs)))
-        sql = (
-            f"SELECT v.join_id, v.run_id, k.id FROM {rows_sql} "  # noqa: S608 - the rows are a parameter
-            "JOIN chainsched_joinstate k ON k.run_id = v.run_id AND k.join_id = v.join_id"
-        )
-        return {(join_id, run_id): id_ for join_id, run_id, id_ in bulk.select(sql, [parameter])}
+        sql = f"SELECT v.join_id, v.run_id, {_token_of('v.join_id')} FROM {rows_sql}"  # noqa: S608 - as below
+        found = bulk.select(sql, [parameter])
+        return {(join_id, run_id): token for join_id, run_id, token in found if token is not None}
 
     def waiting(self) -> JoinStateQuerySet:
         return self.filter(IS_WAITING)
 
+    def known(self) -> JoinStateQuerySet:
+        """Without those that have a value that this version does not know, their own or their join's."""
+        return self.filter(knows(KINDS), manifest_is_known("join_id"))
+
+    def unknown(self) -> JoinStateQuerySet:
+        """Those with an outcome that only a newer version knows."""
+        return self.exclude(knows(KINDS))
+
     def lock_free(self, state_ids: Collection[int]) -> list[JoinState]:
-        """Lock those of these that no other transaction holds, in id order."""
-        rows = self.filter(id_in(id=state_ids)).order_by("id")
+        """Lock those of these that no other transaction holds, in id order; unknown ones are left to a newer version.
+
+        Their notes stay, too.
+        """
+        rows = self.known().filter(id_in(id=state_ids)).order_by("id")
         return list(rows.select_for_update(no_key=True, skip_locked=True))
 
     def past_deadline(self, now: datetime, *, limit: int) -> list[int]:
         """Rows that wait although their deadline has passed."""
-        late = self.waiting().filter(deadline_at__lte=now).order_by("deadline_at")
+        late = self.waiting().known().filter(deadline_at__lte=now).order_by("deadline_at")
         return list(late.values_list("id", flat=True)[:limit])
 
     def next_deadline(self, *, after: datetime, until: datetime) -> datetime | None:

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
-from django.db.models import Q
+from django.db.models import ExpressionWrapper, OuterRef, Q, Subquery, Value
 from django.db.models.expressions import RawSQL
+from django.db.models.functions import Coalesce
 
-from chainsched.db.fields import PinnedManager, choices, one_of, values
+from chainsched.db.fields import PinnedManager, choices, knows, one_of, values
 from chainsched.db.id_in import id_in
 from chainsched.domain.joins import FanIn
+from chainsched.domain.known import Kinds
 from chainsched.domain.states import MisfirePolicy, RunCondition, ScheduleType
 from chainsched.models.manifest_group import ManifestGroup
 from chainsched.models.model_methods import ManifestActions, ManifestScheduling, api
@@ -25,6 +27,13 @@ if TYPE_CHECKING:
     from chainsched.models.manifest_state import ManifestState
 
 PARENTED = [kind.value for kind in ScheduleType if kind.has_parent]
+# A manifest with another value in one of these columns is left to processes of the newer version that wrote it.
+KINDS: Kinds = {
+    "schedule_type": ScheduleType,
+    "misfire_policy": MisfirePolicy,
+    "run_condition": RunCondition,
+    "fan_in": FanIn,
+}
 
 
 class ManifestQuerySet(models.QuerySet["Manifest"]):
@@ -32,6 +41,10 @@ class ManifestQuerySet(models.QuerySet["Manifest"]):
 
     def enabled(self) -> ManifestQuerySet:
         return self.filter(is_enabled=True)
+
+    def known(self) -> ManifestQuerySet:
+        """Without those that have a value that this version does not know."""
+        return self.filter(knows(KINDS))
 
     def declared_by(self, owner: str) -> ManifestQuerySet:
         """The manifests that this owner's code declared, retired or not."""
@@ -57,6 +70,11 @@ class ManifestQuerySet(models.QuerySet["Manifest"]):
     def purge(self) -> tuple[int, dict[str, int]]:
         """Delete the rows and nothing else; only ``flow.operate.remove`` may."""
         return super().delete()
+
+    def lock_free(self, manifest_ids: Collection[int]) -> set[int]:
+        """Lock the rows of these that no other transaction holds; known by id. Their states are the usual lock."""
+        rows = self.filter(id_in(id=manifest_ids)).order_by("id").select_for_update(no_key=True, skip_locked=True)
+        return set(rows.values_list("id", flat=True))
 
     def mark_done(self, manifest_ids: Collection[int], *, now: datetime) -> int:
         """Mark those of these that run only once as done.
@@ -114,6 +132,16 @@ def _join_shape() -> Q:
     one_number = Q(at_least__isnull=True) | Q(at_least_percent__isnull=True)
     percent = Q(at_least_percent__isnull=True) | Q(at_least_percent__lte=100)
     return plain | (Q(is_join=True) & one_number & percent)
+
+
+def manifest_is_known(column: str = "manifest_id") -> Coalesce:
+    """Whether the manifest that this column names has only values that this version knows, or is gone.
+
+    A subquery, so that it is one look by key for each row, whatever the planner believes of the tables.
+    """
+    named = Manifest.objects.filter(id=OuterRef(column)).order_by()
+    known = named.values(is_known=ExpressionWrapper(knows(KINDS), output_field=models.BooleanField()))
+    return Coalesce(Subquery(known), Value(value=True), output_field=models.BooleanField())
 
 
 class Manifest(ManifestActions, models.Model):

@@ -7,15 +7,17 @@ from datetime import timedelta
 from typing import Any
 
 from django.conf import settings
-from django.db.models import Case, CharField, Value, When
+from django.db.models import Case, CharField, Q, QuerySet, Value, When
 
 from chainsched.conf import Config, get_config
 from chainsched.db.id_in import id_in
 from chainsched.domain.due import Facts, OpenItem
 from chainsched.domain.items import NO_ITEM, Item
+from chainsched.domain.known import find_unknown
 from chainsched.domain.states import ExecutionState, MisfirePolicy, ScheduleType
+from chainsched.models import dead_letter, metadata_claims, work_queue
 from chainsched.models.dead_letter import DeadLetter
-from chainsched.models.manifest import Manifest
+from chainsched.models.manifest import KINDS, Manifest
 from chainsched.models.metadata import Metadata
 from chainsched.models.work_queue import WorkQueue
 
@@ -30,6 +32,8 @@ _COLUMNS = {
     "jitter_seconds": "jitter_seconds",
     "exclusions": "exclusions",
     "misfire_policy": "misfire_policy",
+    "run_condition": "run_condition",
+    "fan_in": "fan_in",
     "misfire_threshold": "misfire_threshold_seconds",
     "is_enabled": "is_enabled",
     "is_group_enabled": "group__is_enabled",
@@ -45,12 +49,17 @@ _COLUMNS = {
     "last_finished_run": "state__last_finished_run",
     "occurrence_at": "state__occurrence_at",
     "is_join": "is_join",
-    "has_trigger_input": "state__trigger_input",
+    "is_put_aside": "state__put_aside_at",
+    "has_trigger_input": "has_trigger_input",
     "due_run": "state__due_run",
     "due_tokens": "state__due_tokens",
     "due_has_tokens": "state__due_has_tokens",
     "due_is_again": "state__due_is_again",
 }
+
+
+_TEXT = CharField()
+_HAS_INPUT = Q(state__trigger_input__isnull=False)
 
 
 def load_facts(manifest_ids: Collection[int], *, idle: Collection[int] = frozenset()) -> list[Facts]:
@@ -62,7 +71,8 @@ def load_facts(manifest_ids: Collection[int], *, idle: Collection[int] = frozens
     open_items = load_open_items([id_ for id_ in manifest_ids if id_ not in idle])
     # Both tables by their ids: PostgreSQL reads a whole one to join it to hundreds of rows of the other.
     known = Manifest.objects.filter(id_in(id=manifest_ids), id_in(state=manifest_ids)).order_by("id")
-    rows = known.values_list(*_COLUMNS.values())
+    # An input that cannot be read is no concern of those who only ask whether there is one.
+    rows = known.annotate(has_trigger_input=_HAS_INPUT).values_list(*_COLUMNS.values())
     return [_facts(dict(zip(_COLUMNS, row, strict=True)), open_items, config) for row in rows]
 
 
@@ -72,7 +82,7 @@ def load_open_items(manifest_ids: Collection[int]) -> dict[int, OpenItem]:
     if not ids:
         return {}
     running = When(state=ExecutionState.IN_PROGRESS, then=Value(OpenItem.RUNNING))
-    item = Case(running, default=Value(OpenItem.PENDING), output_field=CharField())
+    item = Case(running, default=Value(OpenItem.PENDING), output_field=_TEXT)
     executions = Metadata.objects.active().filter(id_in(manifest=ids)).values_list("manifest_id", item)
     queued = WorkQueue.objects.queued().filter(id_in(manifest=ids)).values_list("manifest_id", _named(OpenItem.QUEUED))
     letters = DeadLetter.objects.awaiting().filter(id_in(manifest=ids))
@@ -81,20 +91,54 @@ def load_open_items(manifest_ids: Collection[int]) -> dict[int, OpenItem]:
     return {manifest_id: OpenItem(item) for manifest_id, item in found}
 
 
+def load_unknown_items(manifest_ids: Collection[int], *, with_rows: bool) -> dict[int, str]:
+    """What is open of these manifests and has a value that this version does not know, in words: one statement.
+
+    ``with_rows`` adds queue rows: no index leads to those that do not wait, so the whole table is read.
+    """
+    executions = Metadata.objects.unknown().filter(id_in(manifest=manifest_ids), ended_at__isnull=True)
+    letters = DeadLetter.objects.in_unknown_status().filter(id_in(manifest=manifest_ids))
+    rows = WorkQueue.objects.unknown().filter(id_in(manifest=manifest_ids))
+    found = executions.order_by().values_list("manifest_id", "id", "state", "source", _text("execution"))
+    others: list[QuerySet[Any, Any]] = [
+        letters.order_by().values_list("manifest_id", "id", "status", _text(""), _text("dead letter"))
+    ]
+    if with_rows:
+        others.append(rows.order_by().values_list("manifest_id", "id", "status", "source", _text("queue row")))
+    return {
+        manifest_id: f"{_find_unknown(name, state, source)} of {name} {id_}"
+        for manifest_id, id_, state, source, name in found.union(*others, all=True)
+    }
+
+
+def _find_unknown(name: str, state: str, source: str) -> str:
+    """The unknown value of an item; its state is the one column whose name depends on its kind."""
+    kinds = {"dead letter": dead_letter.KINDS, "queue row": work_queue.KINDS}.get(name, metadata_claims.KINDS)
+    return find_unknown(kinds, {"state": state, "status": state, "source": source})
+
+
+def _text(value: str) -> Value:
+    return Value(value, output_field=_TEXT)
+
+
 def _named(item: OpenItem) -> Value:
-    return Value(item.value, output_field=CharField())
+    return _text(item.value)
 
 
 def _facts(row: dict[str, Any], open_items: Mapping[int, OpenItem], config: Config) -> Facts:
     """Turn columns into facts, with the project's defaults where the manifest states nothing."""
     threshold = row["misfire_threshold"]
+    row["unknown"] = find_unknown(KINDS, row)
+    if row["unknown"]:
+        row |= {"schedule_type": ScheduleType.ON_DEMAND, "misfire_policy": ""}
     row["schedule_type"] = ScheduleType(row["schedule_type"])
     row["zone"] = row["zone"] or settings.TIME_ZONE
     row["misfire_policy"] = MisfirePolicy(row["misfire_policy"] or config.misfire_policy)
+    del row["run_condition"], row["fan_in"]
     row["misfire_threshold"] = timedelta(seconds=config.misfire_threshold if threshold is None else threshold)
     row["is_retired"] = row["is_retired"] is not None
     row["is_done"] = row["is_done"] is not None
-    row["has_trigger_input"] = row["has_trigger_input"] is not None
+    row["is_put_aside"] = row["is_put_aside"] is not None
     run_id, tokens = row.pop("due_run"), tuple(row.pop("due_tokens"))
     item = Item(run_id, tokens, row.pop("due_has_tokens"), row.pop("due_is_again"))
     row["due_item"] = item if run_id else NO_ITEM

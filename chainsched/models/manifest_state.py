@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from django.db import models
 from django.db.models import Case, F, Q, Value, When
 
+from chainsched.db import bulk
 from chainsched.db.fields import IdList, PinnedManager
 from chainsched.db.id_in import id_in
 from chainsched.domain.states import ScheduleType
-from chainsched.models.manifest import Manifest
+from chainsched.domain.triggers import Answered
+from chainsched.models.manifest import Manifest, manifest_is_known
 from chainsched.models.obstacles import OF_THE_ROW, is_free_of
 
 # The columns of a trigger request, with their values while none is waiting.
 NO_TRIGGER = {"trigger_at": None, "trigger_input": None, "trigger_causation_id": "", "trigger_root_correlation_id": ""}
 # The columns of the item that is due, with their values while none is.
 NOTHING_DUE: dict[str, Any] = {"due_run": None, "due_tokens": [], "due_has_tokens": False, "due_is_again": False}
+# The columns of a manifest that is put aside, with their values while it is not.
+NOT_PUT_ASIDE: dict[str, Any] = {"put_aside_at": None, "put_aside_reason": ""}
 TIMED = [schedule_type for schedule_type in ScheduleType if schedule_type.is_timed]
 
 
@@ -43,9 +47,16 @@ class ManifestStateQuerySet(models.QuerySet["ManifestState"]):
         rows = self.due(now).filter(id_in(manifest=manifest_ids)).order_by("manifest_id")
         return list(rows.select_for_update(no_key=True, skip_locked=True).values_list("manifest_id", flat=True))
 
+    def known(self) -> ManifestStateQuerySet:
+        """Without those of manifests that have a value that this version does not know."""
+        return self.filter(manifest_is_known())
+
     def due(self, now: datetime) -> ManifestStateQuerySet:
-        """Those with an alarm that is due. The partial index over alarms answers this; nothing may be joined to it."""
-        return self.filter(next_run_at__lte=now)
+        """Those with an alarm that is due. The partial index over alarms answers this; nothing may be joined to it.
+
+        Manifests with a value that this version does not know are passed over and stay due for a newer one.
+        """
+        return self.known().filter(next_run_at__lte=now)
 
     def lock_due_page(self, now: datetime, *, limit: int) -> list[int]:
         """Lock those that have been due longest, skipping rows that another transaction holds."""
@@ -54,10 +65,12 @@ class ManifestStateQuerySet(models.QuerySet["ManifestState"]):
 
     def without_alarm(self, *, after: int, limit: int) -> list[int]:
         """Manifests that may run by themselves and have no alarm, in pages by id; many of them have open work."""
+        # One that was put aside is tried again at its own pace.
+        may_run = self.filter(put_aside_at__isnull=True, next_run_at__isnull=True, manifest__gt=after)
         has_reason = Q(manifest__schedule_type__in=TIMED) | Q(due_execution__gt=F("covered_execution"))
         by_itself = has_reason & is_free_of(OF_THE_ROW, manifest="manifest__")
-        may_run = self.filter(by_itself | Q(trigger_at__isnull=False), next_run_at__isnull=True, manifest__gt=after)
-        return list(may_run.order_by("manifest_id").values_list("manifest_id", flat=True)[:limit])
+        wanted = may_run.filter(by_itself | Q(trigger_at__isnull=False))
+        return list(wanted.order_by("manifest_id").values_list("manifest_id", flat=True)[:limit])
 
     def with_alarm(self, *, after: int, limit: int) -> list[int]:
         """Manifests that have an alarm, in pages by id."""
@@ -76,6 +89,12 @@ class ManifestStateQuerySet(models.QuerySet["ManifestState"]):
         """
         armed = self.filter(next_run_at__gt=after, next_run_at__lte=until).order_by("next_run_at")
         return armed.values_list("next_run_at", flat=True).first()
+
+    def waiting_requests(self, manifest_ids: Collection[int]) -> dict[int, tuple[datetime, Any]]:
+        """The trigger requests that wait, by manifest: when they may run, and their input, None for the manifest's."""
+        rows = self.filter(id_in(manifest=manifest_ids), trigger_at__isnull=False)
+        columns = rows.values_list("manifest_id", "trigger_at", "trigger_input")
+        return {id_: (at, own) for id_, at, own in columns if at is not None}
 
     def forget_triggers(self, manifest_ids: Collection[int]) -> list[int]:
         """Drop trigger requests that wait; returns the manifests that had one."""
@@ -100,20 +119,40 @@ class ManifestStateQuerySet(models.QuerySet["ManifestState"]):
         """Count the executions that these manifests are due for as covered, without a run."""
         return self.filter(manifest__in=manifest_ids).update(covered_execution=F("due_execution"), **NOTHING_DUE)
 
-    def note_queued(self, manifest_ids: Iterable[int], *, now: datetime, is_covering: bool, is_triggered: bool) -> int:
+    def note_queued(self, manifest_ids: Iterable[int], *, now: datetime, is_covering: bool, answered: Answered) -> int:
         """Record that a queue row was opened: the alarm is off and, if ``is_covering``, due executions are covered.
 
-        A trigger request that is due is answered by it, unless the request has an input of its own and the row is
-        none that was triggered: then it asks for another run.
+        ``answered`` says which trigger requests that are due it answers; the others ask for another run.
         """
         opened = self.filter(id_in(manifest=manifest_ids))
-        is_answered = Q(trigger_at__lte=now) if is_triggered else Q(trigger_at__lte=now, trigger_input__isnull=True)
+        is_answered = Q(trigger_at__lte=now)
+        if answered is Answered.WITHOUT_INPUT:
+            is_answered &= Q(trigger_input__isnull=True)
         request = {
             column: Case(When(is_answered, then=Value(nothing)), default=F(column))
             for column, nothing in NO_TRIGGER.items()
+            if answered is not Answered.NONE
         }
         covered: dict[str, Any] = {"covered_execution": F("due_execution"), **NOTHING_DUE} if is_covering else {}
-        return opened.update(next_run_at=None, occurrence_at=None, **covered, **request)
+        return opened.update(next_run_at=None, occurrence_at=None, **covered, **request, **NOT_PUT_ASIDE)
+
+    def put_aside(self, reasons: Mapping[int, str], *, now: datetime) -> int:
+        """Clear alarms that cannot be followed, with the reasons. Occurrences stay, for when they are tried again."""
+        rows = [
+            {"manifest": id_, "next_run_at": None, "put_aside_at": now, "put_aside_reason": reason}
+            for id_, reason in sorted(reasons.items())
+        ]
+        return len(bulk.update(ManifestState, rows, key="manifest"))
+
+    def aside(self) -> ManifestStateQuerySet:
+        """Those that are put aside."""
+        return self.filter(put_aside_at__isnull=False)
+
+    def find_put_aside(self, manifest_id: int) -> tuple[str, datetime, str] | None:
+        """The external id of a manifest that is put aside, since when and why; None if it is not."""
+        columns = ("manifest__external_id", "put_aside_at", "put_aside_reason")
+        row = self.aside().filter(manifest=manifest_id).values_list(*columns).first()
+        return None if row is None or row[1] is None else (row[0], row[1], row[2])
 
 
 class ManifestState(models.Model):
@@ -164,6 +203,12 @@ class ManifestState(models.Model):
     due_is_again = models.BooleanField(
         default=False, db_default=False, help_text="Whether an earlier item may have ended in a run of the due one."
     )
+    put_aside_at = models.DateTimeField(
+        null=True, blank=True, help_text="When it was put aside because it could not be queued; empty otherwise."
+    )
+    put_aside_reason = models.CharField(
+        max_length=500, blank=True, default="", db_default="", help_text="Why it could not be queued."
+    )
     consecutive_failures = models.PositiveIntegerField(
         default=0, help_text="Failed attempts since the last success or resolution."
     )
@@ -196,6 +241,9 @@ class ManifestState(models.Model):
         )
         indexes = (
             models.Index(fields=["next_run_at"], condition=Q(next_run_at__isnull=False), name="chainsched_state_alarm"),
+            models.Index(
+                fields=["put_aside_at"], condition=Q(put_aside_at__isnull=False), name="chainsched_state_aside"
+            ),
             models.Index(fields=["due_run"], condition=Q(due_run__isnull=False), name="chainsched_state_due_run"),
             models.Index(
                 F("consecutive_failures").desc(),

@@ -50,6 +50,7 @@ class Attempt(NamedTuple):
     has_tokens: bool
     is_again: bool
     is_tree_cancelled: bool
+    ended_at: datetime | None
 
     @property
     def tree_id(self) -> int:

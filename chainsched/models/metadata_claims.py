@@ -12,10 +12,12 @@ from django.db.models.functions import Coalesce, Greatest
 
 from chainsched.db import bulk
 from chainsched.db.clock import database_now
-from chainsched.db.fields import values
+from chainsched.db.fields import knows, values
 from chainsched.db.id_in import id_in
+from chainsched.domain.known import Kinds
 from chainsched.domain.run_context import CLAIM_COLUMNS
-from chainsched.domain.states import ACTIVE_STATES, ExecutionState
+from chainsched.domain.states import ACTIVE_STATES, ExecutionState, Source
+from chainsched.models.manifest import manifest_is_known
 from chainsched.models.process import Process
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 IS_ACTIVE = Q(state__in=values(ACTIVE_STATES))
 IS_PENDING = Q(state=ExecutionState.PENDING.value)
 IS_IN_PROGRESS = Q(state=ExecutionState.IN_PROGRESS.value)
+KINDS: Kinds = {"state": ExecutionState, "source": Source}
 
 
 class ClaimQuerySet(models.QuerySet["Metadata"]):
@@ -38,6 +41,14 @@ class ClaimQuerySet(models.QuerySet["Metadata"]):
     def in_progress(self) -> Self:
         return self.filter(IS_IN_PROGRESS)
 
+    def known(self) -> Self:
+        """Without executions that have a value that this version does not know."""
+        return self.filter(knows(KINDS))
+
+    def unknown(self) -> Self:
+        """Those that have a value that only a newer version knows."""
+        return self.exclude(knows(KINDS))
+
     def in_claim_order(self) -> Self:
         return self.order_by("-priority", "id")
 
@@ -46,9 +57,11 @@ class ClaimQuerySet(models.QuerySet["Metadata"]):
     ) -> list[tuple[Any, ...]]:
         """Take up to ``limit`` pending executions for a process; nothing if the process is no longer trusted.
 
-        ``is_begun`` says that their code runs at once; else ``begin`` notes it when it does.
+        ``is_begun`` says that their code runs at once; else ``begin`` notes it when it does. Executions with a value
+        that this version does not know, their own or their manifest's, wait for a newer worker.
         """
-        candidates = self.pending().filter(workflow__in=workflows).in_claim_order()
+        claimable = self.pending().known().filter(manifest_is_known(), workflow__in=workflows)
+        candidates = claimable.in_claim_order()
         locked = candidates.select_for_update(skip_locked=True, no_key=True)[:limit]
         trusted = Process.objects.using(self.db).trusted().filter(pk=process.pk)
         ids = list(locked.values_list("id", flat=True))

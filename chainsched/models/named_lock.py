@@ -40,6 +40,10 @@ class NamedLockQuerySet(models.QuerySet["NamedLock"]):
             graph.update(version=models.F("version") + 1)
         return graph.values_list("version", flat=True).get()
 
+    def present_version(self) -> int:
+        """The version of the graph."""
+        return self.filter(name=GRAPH).values_list("version", flat=True).first() or 0
+
     def present_turns(self, name: str) -> dict[int, int]:
         """The turn that fairness has reached at each priority."""
         stored = self.filter(name=name).values_list("turns", flat=True).first() or {}

@@ -9,7 +9,7 @@ from django.db import models
 
 from chainsched.db import bulk
 from chainsched.db.fields import PinnedManager
-from chainsched.db.id_in import id_in
+from chainsched.db.id_in import among_ids, id_in
 from chainsched.models.manifest import Manifest
 
 # Stands for the end of a run, where no join follows; no manifest has this id.
@@ -58,14 +58,18 @@ class NearQuerySet(models.QuerySet["Near"]):
         found = self.filter(id_in(manifest=manifest_ids)).exclude(join_id=RUN_END)
         return set(found.values_list("manifest_id", flat=True))
 
+    def joins_after(self, manifest_ids: Collection[int]) -> set[int]:
+        """The joins that these manifests lead to first."""
+        return set(self.filter(id_in(manifest=manifest_ids)).values_list("join_id", flat=True)) - {RUN_END}
+
     def by_edges(self, manifest_ids: Sequence[int]) -> list[tuple[int, int]]:
         """Where the edges of these manifests lead: to each child that is a join, and where other children lead."""
-        rows_sql, parameter = bulk.rows_from_json({"id": models.BigIntegerField()}, [[id_] for id_ in manifest_ids])
+        is_one, parameter = among_ids("e.parent_id", manifest_ids)
         sql = (
             "SELECT DISTINCT e.parent_id, CASE WHEN m.is_join THEN m.id ELSE coalesce(n.join_id, 0) END "  # noqa: S608
-            f"FROM {rows_sql} JOIN chainsched_dependency e ON e.parent_id = v.id "
-            "JOIN chainsched_manifest m ON m.id = e.child_id "
-            "LEFT JOIN chainsched_near n ON n.manifest_id = e.child_id AND NOT m.is_join"
+            "FROM chainsched_dependency e JOIN chainsched_manifest m ON m.id = e.child_id "
+            "LEFT JOIN chainsched_near n ON n.manifest_id = e.child_id AND NOT m.is_join "
+            f"WHERE {is_one}"
         )
         return [(manifest_id, join_id) for manifest_id, join_id in bulk.select(sql, [parameter])]
 

@@ -12,6 +12,7 @@ from django.db import connections, models
 
 from chainsched.db.fields import IdList, PinnedManager
 from chainsched.db.id_in import id_in
+from chainsched.models.manifest import manifest_is_known
 
 
 class NoteQuerySet(models.QuerySet[Any]):
@@ -42,8 +43,12 @@ class DueNoteQuerySet(NoteQuerySet):
     """Notes to dependents."""
 
     def page(self, *, after: int, limit: int) -> list[tuple[int, int]]:
-        """The ids and children of the next notes."""
-        return list(self.filter(id__gt=after).order_by("id").values_list("id", "child_id")[:limit])
+        """The ids and children of the next notes; those to a child that this version does not know stay."""
+        return list(
+            self.filter(manifest_is_known("child_id"), id__gt=after)
+            .order_by("id")
+            .values_list("id", "child_id")[:limit]
+        )
 
     def waiting_for(self, child_ids: Collection[int]) -> set[int]:
         """Those of these manifests that a note waits for."""

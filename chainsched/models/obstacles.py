@@ -114,6 +114,20 @@ class RowStanding:
     is_join: bool = False
 
 
+def standing_of(manifest: Manifest, *, is_group_enabled: bool, parent: Manifest | None) -> RowStanding:
+    """The whole standing of a manifest that was read with its group and its parent."""
+    return RowStanding(
+        is_retired=manifest.retired_at is not None,
+        is_done=manifest.done_at is not None,
+        is_enabled=manifest.is_enabled,
+        is_group_enabled=is_group_enabled,
+        schedule_type=ScheduleType(manifest.schedule_type),
+        parent_id=manifest.depends_on_id,
+        is_parent_enabled=parent is not None and parent.is_enabled and parent.retired_at is None,
+        is_join=manifest.is_join,
+    )
+
+
 def state_of(manifest: Manifest, *, is_group_enabled: bool) -> Obstacle | None:
     """The obstacle that lists show as the state of this manifest."""
     return find_state(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from django.db import models
 from django.db.models import Q
@@ -33,14 +33,31 @@ class ProcessQuerySet(models.QuerySet["Process"]):
         """Those that stopped or were declared lost before this time."""
         return self.filter(Q(stopped_at__lt=before) | Q(lost_at__lt=before))
 
-    def beat(self, process: Process, *, now: datetime, turns: Mapping[str, datetime] | None = None) -> bool:
-        """Renew the lease and store when its loops last turned; False if it was taken away or given back."""
+    def beat(
+        self,
+        process: Process,
+        *,
+        now: datetime,
+        turns: Mapping[str, datetime] | None = None,
+        deaf_since: datetime | None = None,
+        signals: Mapping[str, Any] | None = None,
+    ) -> bool:
+        """Renew the lease; store when its loops last turned, and its waiting signals. False if the lease was taken."""
         turned = {name: at.isoformat() for name, at in (turns or {}).items()}
-        return self.trusted().filter(pk=process.pk).update(heartbeat_at=now, turns=turned) == 1
+        columns = {"heartbeat_at": now, "turns": turned, "deaf_since": deaf_since, "signals": dict(signals or {})}
+        return self.trusted().filter(pk=process.pk).update(**columns) == 1
 
-    def declare_lost(self, *, expired_before: datetime, now: datetime) -> int:
-        """Take the lease from those with too old a heartbeat; the condition is checked again by the write."""
-        return self.trusted().filter(heartbeat_at__lt=expired_before).update(lost_at=now)
+    def heartbeats(self) -> dict[int, datetime]:
+        """The last heartbeat of each process that is trusted."""
+        return dict(self.trusted().values_list("pk", "heartbeat_at"))
+
+    def declare_lost(self, silent: Mapping[int, datetime], *, now: datetime) -> int:
+        """Take the lease from processes that sent no heartbeat after this one; returns how many lost it.
+
+        One by one, because each has a heartbeat of its own, and few are lost at once.
+        """
+        trusted = self.trusted()
+        return sum(trusted.filter(pk=pk, heartbeat_at=at).update(lost_at=now) for pk, at in sorted(silent.items()))
 
 
 class Process(models.Model):
@@ -58,6 +75,15 @@ class Process(models.Model):
         blank=True,
         db_default=models.Value({}, models.JSONField()),
         help_text="When each of its loops last took a turn.",
+    )
+    deaf_since = models.DateTimeField(
+        null=True, blank=True, help_text="Since when it hears no notices of other processes; empty while it does."
+    )
+    signals = models.JSONField(
+        default=dict,
+        blank=True,
+        db_default=models.Value({}, models.JSONField()),
+        help_text="How many of its signals wait for receivers, for how long, and how many were dropped.",
     )
     started_at = models.DateTimeField(help_text="When it started.")
     heartbeat_at = models.DateTimeField(help_text="Its last heartbeat.")

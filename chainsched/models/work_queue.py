@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -11,15 +12,22 @@ from django.db import connections, models
 from django.db.models import F, Q
 
 from chainsched.db import bulk
-from chainsched.db.fields import IdList, PinnedManager, choices, one_of, reference
+from chainsched.db.fields import IdList, PinnedManager, choices, knows, one_of, reference
 from chainsched.db.id_in import id_in
+from chainsched.domain.known import Kinds
 from chainsched.domain.states import QueueStatus, Source
+from chainsched.models.manifest import KINDS as MANIFEST_KINDS
 from chainsched.models.manifest import Manifest
 from chainsched.models.manifest_group import ManifestGroup
+from chainsched.models.manifest_state import NOT_PUT_ASIDE
 from chainsched.models.model_methods import QueueActions
 from chainsched.models.obstacles import releases_queued_row
 
 IS_QUEUED = Q(status=QueueStatus.QUEUED.value)
+IS_IN_LINE = IS_QUEUED & Q(put_aside_at__isnull=True)
+IS_ASIDE = IS_QUEUED & Q(put_aside_at__isnull=False)
+OWN_INPUT_SOURCES = (Source.SCHEDULE.value, Source.DEPENDENCY.value)
+KINDS: Kinds = {"status": QueueStatus, "source": Source}
 GROUP_ID = models.BigIntegerField()
 PRIORITY = models.SmallIntegerField()
 
@@ -29,6 +37,22 @@ class WorkQueueQuerySet(models.QuerySet["WorkQueue"]):
 
     def queued(self) -> WorkQueueQuerySet:
         return self.filter(IS_QUEUED)
+
+    def in_line(self) -> WorkQueueQuerySet:
+        """Queued rows that take part in dispatch: all but those that are put aside."""
+        return self.filter(IS_IN_LINE)
+
+    def aside(self) -> WorkQueueQuerySet:
+        """Queued rows that are put aside."""
+        return self.filter(IS_ASIDE)
+
+    def known(self) -> WorkQueueQuerySet:
+        """Without rows that have a value that this version does not know."""
+        return self.filter(knows(KINDS))
+
+    def unknown(self) -> WorkQueueQuerySet:
+        """Those that have a value that only a newer version knows."""
+        return self.exclude(knows(KINDS))
 
     def with_owners(self) -> WorkQueueQuerySet:
         """With manifest and group, which may be gone, in the same statement; without inputs, which may be large."""
@@ -43,8 +67,13 @@ class WorkQueueQuerySet(models.QuerySet["WorkQueue"]):
         return self.in_order().select_for_update(of=("self",), skip_locked=True, no_key=True)[:limit]
 
     def ready(self, now: datetime) -> WorkQueueQuerySet:
-        """Waiting rows that are past their ``not_before`` and not held by their manifest or group."""
-        return self.queued().filter(Q(not_before__isnull=True) | Q(not_before__lte=now), releases_queued_row())
+        """Waiting rows that are past their ``not_before`` and not held by their manifest or group.
+
+        Rows with a value that this version does not know, their own or their manifest's, wait for a newer one.
+        """
+        is_time = Q(not_before__isnull=True) | Q(not_before__lte=now)
+        is_manifest_known = Q(manifest__isnull=True) | knows(MANIFEST_KINDS, path="manifest__")
+        return self.in_line().known().filter(is_time, releases_queued_row(), is_manifest_known)
 
     def ahead_of(self, row: WorkQueue) -> WorkQueueQuerySet:
         """The rows that come before this one in the order of dispatch."""
@@ -71,18 +100,51 @@ class WorkQueueQuerySet(models.QuerySet["WorkQueue"]):
             cursor.execute(sql, [parameter])
             return {(group_id, priority): turn for group_id, priority, turn in cursor.fetchall() if turn is not None}
 
-    def bring_forward(self, manifest_ids: Collection[int]) -> set[int]:
-        """Let waiting rows go at once, as an operator asks; returns the manifests with a row that still waited."""
-        rows = [{"manifest": id_, "not_before": None, "source": Source.TRIGGER} for id_ in manifest_ids]
-        return set(bulk.update(WorkQueue, rows, key="manifest", where={"status": QueueStatus.QUEUED}))
+    def bring_forward(self, is_enabled: Mapping[int, bool]) -> set[int]:
+        """Let waiting rows of these manifests go at once, as an operator asks; returns those with a row that waited.
 
-    def put_first(self, row_id: int) -> bool:
+        Why a row runs stays what it was. That of a disabled manifest now runs because of the operator.
+        """
+        moved: set[int] = set()
+        for enabled, place in ((True, {}), (False, {"source": Source.TRIGGER})):
+            known = [id_ for id_, on in is_enabled.items() if on is enabled]
+            rows = [{"manifest": id_, "not_before": None, **NOT_PUT_ASIDE, **place} for id_ in known]
+            moved |= set(bulk.update(WorkQueue, rows, key="manifest", where={"status": QueueStatus.QUEUED}))
+        return moved
+
+    def put_first(self, row_id: int, *, is_enabled: bool) -> bool:
         """Let one waiting row go at once and before all others of its priority; False if it waits no longer."""
         mine = self.queued().filter(id=row_id)
-        rivals = self.queued().filter(priority__in=mine.values("priority")).exclude(id=row_id).order_by("turn")
+        rivals = self.in_line().filter(priority__in=mine.values("priority")).exclude(id=row_id).order_by("turn")
         first = rivals.values_list("turn", flat=True).first()
-        place = {} if first is None else {"turn": first - 1}
-        return bool(mine.update(not_before=None, source=Source.TRIGGER, **place))
+        place: dict[str, Any] = {} if first is None else {"turn": first - 1}
+        if not is_enabled:
+            place["source"] = Source.TRIGGER
+        return bool(mine.update(not_before=None, **NOT_PUT_ASIDE, **place))
+
+    def with_other_input(self, manifest_ids: Collection[int]) -> set[int]:
+        """Those of these manifests whose waiting row has another input than they have: a trigger's, an activation's.
+
+        Rows that schedules and outcomes opened have their manifest's.
+        """
+        rows = self.queued().filter(id_in(manifest=manifest_ids)).exclude(source__in=OWN_INPUT_SOURCES)
+        inputs = rows.values_list("manifest_id", "input", "manifest__input")
+        return {id_ for id_, own, declared in inputs if id_ is not None and own != declared}
+
+    def put_aside(self, reasons: Mapping[int, str], *, now: datetime) -> int:
+        """Take rows that cannot be dispatched out of the line, with the reasons."""
+        rows = [{"id": id_, "put_aside_at": now, "put_aside_reason": reason} for id_, reason in sorted(reasons.items())]
+        return len(bulk.update(WorkQueue, rows, where={"status": QueueStatus.QUEUED}))
+
+    def lock_aside(self, row_ids: Collection[int]) -> list[int]:
+        """Lock those of these rows that are put aside, skipping rows that another transaction holds."""
+        rows = self.aside().filter(id_in(id=row_ids)).order_by("id")
+        return list(rows.select_for_update(no_key=True, skip_locked=True).values_list("id", flat=True))
+
+    def release(self, row_ids: Collection[int]) -> int:
+        """Let rows that are put aside take part in dispatch again, at the place that they had."""
+        rows = [{"id": id_, **NOT_PUT_ASIDE} for id_ in sorted(row_ids)]
+        return len(bulk.update(WorkQueue, rows, where={"status": QueueStatus.QUEUED}))
 
     def cancel_rows(self, row_ids: Collection[int], *, reason: str) -> list[int]:
         """Cancel waiting rows; returns those that still waited."""
@@ -96,24 +158,27 @@ class WorkQueueQuerySet(models.QuerySet["WorkQueue"]):
 
     def rename_workflow(self, workflows: Mapping[int, str]) -> int:
         """Let the waiting rows of these manifests run another workflow."""
-        rows = [{"manifest": id_, "workflow": workflow} for id_, workflow in workflows.items()]
+        rows = [{"manifest": id_, "workflow": workflow, **NOT_PUT_ASIDE} for id_, workflow in workflows.items()]
         return len(bulk.update(WorkQueue, rows, key="manifest", where={"status": QueueStatus.QUEUED}))
 
     def replace_inputs(self, changes: Mapping[int, tuple[Any, Any]]) -> int:
         """Give waiting rows with their manifest's old input its new one; any other input came with a trigger."""
         waiting = self.queued().filter(manifest__in=list(changes)).values_list("manifest_id", "input")
         rows = [
-            {"manifest": id_, "input": changes[id_][1]}
+            {"manifest": id_, "input": changes[id_][1], **NOT_PUT_ASIDE}
             for id_, own in waiting
             if id_ is not None and own == changes[id_][0]
         ]
         return len(bulk.update(WorkQueue, rows, key="manifest", where={"status": QueueStatus.QUEUED}))
 
     def lock_items(self, manifest_ids: Collection[int]) -> list[WorkQueue]:
-        """Lock the waiting rows of these manifests that belong to a run; one that is being dispatched is left out."""
+        """Lock the waiting rows of these manifests that belong to a run; one that is being dispatched is left out.
+
+        So is one with a value that this version does not know.
+        """
         if not manifest_ids:
             return []
-        rows = self.queued().filter(id_in(manifest=manifest_ids), run__isnull=False).order_by("id")
+        rows = self.queued().known().filter(id_in(manifest=manifest_ids), run__isnull=False).order_by("id")
         return list(rows.select_for_update(no_key=True, skip_locked=True).defer("input"))
 
     def lock_for_newer_outcome(self, manifest_ids: Collection[int]) -> dict[int, WorkQueue]:
@@ -128,6 +193,14 @@ class WorkQueueQuerySet(models.QuerySet["WorkQueue"]):
         """The tokens that these rows hold, each as often as it is held."""
         rows = self.filter(id_in(id=row_ids), has_tokens=True).values_list("tokens", flat=True)
         return [token for tokens in rows for token in tokens]
+
+    def cancelled_since(self, moment: datetime, *, manifest_ids: Collection[int]) -> dict[int, list[int]]:
+        """The tokens of the rows of these manifests that were queued since then and cancelled, by manifest."""
+        rows = self.filter(id_in(manifest=manifest_ids), status=QueueStatus.CANCELLED, created_at__gte=moment)
+        found: dict[int, list[int]] = defaultdict(list)
+        for manifest_id, tokens in rows.values_list("manifest_id", "tokens"):
+            found[manifest_id or 0] += tokens
+        return found
 
     def next_not_before(self, *, after: datetime, until: datetime) -> datetime | None:
         """The first ``not_before`` of waiting rows after ``after`` and up to ``until``.
@@ -209,6 +282,12 @@ class WorkQueue(QueueActions, models.Model):
     )
     dead_letter = reference("chainsched.DeadLetter", help_text="The dead letter that it retries.")
     execution = reference("chainsched.Metadata", help_text="The execution it became.")
+    put_aside_at = models.DateTimeField(
+        null=True, blank=True, help_text="When it was put aside because it could not be dispatched; empty otherwise."
+    )
+    put_aside_reason = models.CharField(
+        max_length=500, blank=True, default="", db_default="", help_text="Why it could not be dispatched."
+    )
     cancel_reason = models.CharField(max_length=200, blank=True, default="", help_text="Why it was cancelled.")
     created_at = models.DateTimeField(help_text="When it was queued.")
 
@@ -243,7 +322,8 @@ class WorkQueue(QueueActions, models.Model):
             ),
         )
         indexes = (
-            models.Index(F("priority").desc(), "turn", "id", condition=IS_QUEUED, name="chainsched_queue_order"),
+            models.Index(F("priority").desc(), "turn", "id", condition=IS_IN_LINE, name="chainsched_queue_order"),
+            models.Index(fields=["put_aside_at"], condition=IS_ASIDE, name="chainsched_queue_aside"),
             models.Index(
                 fields=["group", "priority", "turn"], condition=IS_QUEUED, name="chainsched_queue_group_turns"
             ),

@@ -7,6 +7,8 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Protocol, cast
 
+from django.utils.functional import SimpleLazyObject
+
 from chainsched.conf import load_server
 
 
@@ -27,6 +29,11 @@ class TaskServer(Protocol):
     def submit(self, execution_ids: Sequence[int]) -> None:
         """Take over these pending executions; called at the end of each turn, so there may be none."""
         ...
+
+
+def known_workflows(*, now: datetime) -> Collection[str]:
+    """The names that the server can run at present; it is asked when they are first looked at, if they are at all."""
+    return cast("Collection[str]", SimpleLazyObject(lambda: get_server().known_workflows(now=now)))
 
 
 def get_server() -> TaskServer:

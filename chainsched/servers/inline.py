@@ -10,7 +10,7 @@ from datetime import datetime
 from chainsched.db.clock import database_now
 from chainsched.domain.outcomes import Finished
 from chainsched.flow.run.claim import claim
-from chainsched.flow.run.execute import execute
+from chainsched.flow.run.execute import execute_here
 from chainsched.flow.run.record import record
 from chainsched.models import Process
 from chainsched.registry import registry
@@ -34,5 +34,5 @@ class InlineServer(TaskServer):
             kind="inline", host=socket.gethostname(), pid=os.getpid(), started_at=now, heartbeat_at=now
         )
         while claims := claim(process=process, workflows=registry.names(), limit=1):
-            record([Finished(item.execution_id, execute(item)) for item in claims], by=process, now=database_now())
+            record([Finished(item.execution_id, execute_here(item)) for item in claims], by=process, now=database_now())
         Process.objects.filter(pk=process.pk).update(stopped_at=database_now())

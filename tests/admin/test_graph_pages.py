@@ -24,7 +24,7 @@ from tests.admin.world import client_of, list_of, url_of
 from tests.factories import NOW, make_dependent, make_execution, make_group, make_letter, make_manifest, make_queue_row
 from tests.tidying import gather_statistics, tidy
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.slow_on_postgres]
 GRAPH = "/admin/chainsched/manifestgroup/graph/"
 
 

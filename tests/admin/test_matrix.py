@@ -27,7 +27,7 @@ from tests.admin.test_pages import fingerprint
 from tests.admin.world import MODELS, VERBS, client_of, list_of, make_world, url_of
 from tests.factories import NOW, make_execution, make_letter, make_manifest, make_queue_row
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.slow_on_postgres]
 
 ROLES = ("anonymous", "clerk", "viewer", "operator", "manager", "superuser")
 LOGIN, DENIED, SHOWN, NOT_SO = 302, 403, 200, 405

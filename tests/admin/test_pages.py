@@ -43,7 +43,7 @@ from tests.admin.world import (
 )
 from tests.factories import NOW, make_execution, make_letter, make_manifest, make_process, make_queue_row
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.slow_on_postgres]
 each_model = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
 
 MAX_QUERIES = 15

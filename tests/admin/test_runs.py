@@ -12,9 +12,9 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 
 from chainsched.admin import ManifestAdmin, MetadataAdmin
-from chainsched.admin.pages import run_joins, runs
+from chainsched.admin.pages import runs
 from chainsched.domain.states import ExecutionState
-from chainsched.models import Dependency, GraphRun, JoinState, Manifest, Metadata, TakenOver
+from chainsched.models import Dependency, GraphRun, JoinState, Manifest, Metadata, TakenOver, join_reports
 from chainsched.testing import Workbench
 from tests.admin.test_pages import MAX_QUERIES, found, queries, text_of
 from tests.admin.world import client_of, list_of, url_of
@@ -22,7 +22,7 @@ from tests.drive import executions_of, manifest, new_bench
 from tests.factories import NOW, make_execution, make_group, make_manifest
 from tests.scenarios.graphs import FAILED, GIVEN_UP, end, end_all, make_diamond, next_run, start
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.slow_on_postgres]
 
 
 @pytest.fixture
@@ -298,7 +298,7 @@ class TestCost:
     def test_of_too_many_members_it_is_only_said_how_many_are_missing(
         self, viewer: Client, run: GraphRun, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(run_joins, "MAX_MEMBERS", 3)
+        monkeypatch.setattr(join_reports, "MAX_MEMBERS", 2)
         text = section(viewer, run, "Joins")
         assert "2 in all" in text
         assert "running" not in text
@@ -306,6 +306,6 @@ class TestCost:
     def test_more_joins_than_are_read_are_said(
         self, viewer: Client, run: GraphRun, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(run_joins, "MAX_JOINS", 1)
+        monkeypatch.setattr(join_reports, "MAX_JOINS", 1)
         JoinState.objects.create(run=run, join_id=987_654, outcome="fired")
         assert "2 in all; these are the first." in section(viewer, run, "Joins")

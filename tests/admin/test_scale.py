@@ -190,6 +190,17 @@ def test_every_page_reads_a_bounded_part_of_large_tables_by_an_index(many_rows: 
     wrong = {f"{address}?{urlencode(query)}": faults_of(client, address, query) for address, query in pages}
     told = "\n".join("\n    ".join([url, *found]) for url, found in wrong.items() if found)
     assert not told, told
+    _forget_open_work_in_statistics()
+    assert not faults_of(client, url_of(Manifest, "changelist"), {"state": "idle"})
+
+
+def _forget_open_work_in_statistics() -> None:
+    """Analyze the executions without those that are open: a sample of a million rows may contain none of them."""
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE TEMPORARY TABLE open_work AS SELECT * FROM chainsched_metadata WHERE ended_at IS NULL")
+        cursor.execute("DELETE FROM chainsched_metadata WHERE ended_at IS NULL")
+        cursor.execute("ANALYZE chainsched_metadata")
+        cursor.execute("INSERT INTO chainsched_metadata SELECT * FROM open_work")
 
 
 def test_a_graph_looks_at_each_manifest_some_times_even_where_memory_is_short() -> None:

@@ -15,8 +15,10 @@ from chainsched.domain.statistics import Share, hour_of
 from chainsched.models import (
     BulkDecision,
     BulkDecisionItem,
+    Dependency,
     GraphRun,
     HourlyStatistic,
+    JoinState,
     Manifest,
     ManifestGroup,
     ManifestState,
@@ -24,6 +26,7 @@ from chainsched.models import (
     NamedLock,
     Process,
 )
+from chainsched.models.near import RUN_END
 from tests.admin.world import MODELS, make_user
 from tests.factories import (
     NOW,
@@ -62,6 +65,7 @@ class Night:
         self._reports()
         self._exports()
         self._etl()
+        self._warehouse()
         self._syncs()
         self._bulk_decision()
         self._history()
@@ -120,7 +124,6 @@ class Night:
             cancel_reason="wrong day",
             **at,
         )
-        self.of["graphrun"] = run
         self._run(
             extract_us,
             ExecutionState.CANCELLED,
@@ -130,6 +133,31 @@ class Night:
             cancel_reason="wrong day",
             run=run,
         )
+
+    def _warehouse(self) -> None:
+        """Tables that are loaded side by side, and the join after them, which waits."""
+        group = make_group("warehouse", max_active_jobs=8)
+        opening = self._timed("warehouse-open", group, "shop.extract", every=86_400)
+        columns = {"group": group, "workflow": "shop.load"}
+        orders = make_dependent(opening, "warehouse-load-orders", **columns)
+        customers = make_dependent(opening, "warehouse-load-customers", **columns)
+        make_dependent(opening, "warehouse-load-stock", is_enabled=False, **columns)
+        options = {"group": group, "workflow": "shop.report", "fan_in": "siblings", "at_least": 2}
+        publish = make_dependent(opening, "warehouse-publish", **options)
+        run = GraphRun.objects.create(
+            head=opening,
+            head_external_id=opening.external_id,
+            version=Dependency.objects.latest("since").since,
+            scheduled_for=ago(minutes=5),
+            created_at=ago(minutes=5),
+        )
+        root = self._ran(opening, hours=0.08, run=run)
+        self._ran(orders, hours=0.06, parent=root, run=run)
+        self._run(customers, ExecutionState.IN_PROGRESS, parent=root, started_at=ago(seconds=200), run=run)
+        waiting = {"open": 1, "arrived": 1, "is_gated": True, "deadline_at": NOW + timedelta(minutes=25)}
+        JoinState.objects.create(run=run, join_id=publish.pk, **waiting)
+        JoinState.objects.create(run=run, join_id=RUN_END, open=1)
+        self.of["graphrun"] = run
 
     def _syncs(self) -> None:
         """Slices of tables, of which some run and more wait."""
@@ -259,11 +287,11 @@ class Night:
         )
         return make_manifest(name, group=group, workflow=workflow, input=given, state=state, **kind)
 
-    def _ran(self, manifest: Manifest, *, hours: float, seconds: int = 24, parent: Metadata | None = None) -> Metadata:
+    def _ran(self, manifest: Manifest, *, hours: float, seconds: int = 24, **columns: Any) -> Metadata:
         ended = ago(hours=hours) + timedelta(seconds=seconds)
         times = {"started_at": ago(hours=hours), "ended_at": ended}
         ManifestState.objects.filter(manifest=manifest).update(last_successful_run=ended)
-        return self._run(manifest, ExecutionState.COMPLETED, parent=parent, output={"rows": 120 * seconds}, **times)
+        return self._run(manifest, ExecutionState.COMPLETED, output={"rows": 120 * seconds}, **times, **columns)
 
     def _failed(self, manifest: Manifest, attempt: int) -> Metadata:
         started = ago(minutes=60 - 10 * attempt)

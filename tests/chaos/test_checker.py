@@ -9,6 +9,7 @@ from chaos import figures
 from chaos.checker import INVARIANTS, judge
 from chaos.evidence import Evidence, Execution, Letter, Passage, Queued, Waiting
 from chaos.fleet import Exit, Freeze
+from chaos.receivers import Heard
 from chaos.witness import Run
 from chaos.workload import Expected
 
@@ -127,6 +128,8 @@ NEVER = replace(JOINED, runs=0)
 GIVEN_UP = Letter("child", 2, "awaiting_intervention", at(3))
 POISON = Expected("job", "tight", is_poison=True)
 LETTER = Letter("job", 1, "awaiting_intervention", at(1))
+
+STARTED, ENDED = (Heard(signal, 1, 7) for signal in ("execution_started", "execution_ended"))
 
 NOTICED = [
     pytest.param("nothing is lost", evidence(), id="a job that never ran"),
@@ -403,6 +406,8 @@ NOTICED = [
     pytest.param("no process is left over", held(left_over=["process 7: worker"]), id="a child without a supervisor"),
     pytest.param("work resumes", held(runs=[run(1, begin=20.0, end=21.0)], returned_at=[1.0]), id="a late return"),
     pytest.param("work resumes", held(returned_at=[5.0], is_quiet=False), id="a return after which nothing went on"),
+    pytest.param("work goes on", held(held_up=["job was due for 6 s, while receivers blocked"]), id="a blocked loop"),
+    pytest.param("signals are sent once", held(heard=[ENDED, Heard("execution_ended", 1, 8)]), id="a second signal"),
 ]
 
 
@@ -576,6 +581,7 @@ EXCUSED = [
         id="processes that were killed, frozen or stopped",
     ),
     pytest.param(held(returned_at=[5.0]), id="a return after which there was nothing to do"),
+    pytest.param(held(heard=[STARTED, STARTED, ENDED]), id="an execution that was begun twice"),
 ]
 
 

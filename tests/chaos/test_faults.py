@@ -5,10 +5,10 @@ from collections import Counter
 from datetime import UTC, datetime
 
 from chaos import faults, workload
-from chaos.faults import Amounts
+from chaos.faults import BYSTANDERS, Amounts
 from chaos.workload import MIX
 
-AMOUNTS = Amounts(kills=50, freezes=20, restarts=5, pauses=4, terminations=3)
+AMOUNTS = Amounts(kills=50, freezes=20, restarts=5, pauses=4, terminations=3, receivers=2, holds=6, refusals=1)
 START = datetime(2026, 3, 1, tzinfo=UTC)
 
 
@@ -26,7 +26,8 @@ def build(jobs=500, *, seed=1, kinds=tuple(MIX)):
 
 def test_there_are_as_many_faults_as_were_asked_for():
     kinds = Counter(fault.kind for fault in draw())
-    assert kinds == {"kill": 50, "freeze": 20, "restart": 5, "pause": 4, "terminate": 3}
+    assert kinds == {name: number for name, number in AMOUNTS.by_kind().items() if number}
+    assert kinds.total() == 91
 
 
 def test_faults_happen_in_their_order_and_within_the_time():
@@ -37,6 +38,12 @@ def test_faults_happen_in_their_order_and_within_the_time():
 
 def test_a_freeze_outlasts_the_lease():
     assert all(fault.seconds > 4 for fault in draw() if fault.kind == "freeze")
+
+
+def test_slow_receivers_and_open_transactions_outlast_the_lease_and_end_in_time():
+    lasting = [fault for fault in draw() if fault.kind in BYSTANDERS]
+    assert {fault.seconds for fault in lasting} == {12}
+    assert max(fault.at for fault in lasting) <= 40
 
 
 def test_the_same_seed_draws_the_same_run_and_another_one_another():

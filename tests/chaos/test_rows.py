@@ -118,3 +118,40 @@ def test_notes_that_are_left_are_named():
     DueNote.objects.create(child_id=3)
     JoinNote.objects.create(state_id=4)
     assert rows.notes() == ["note to manifest 3", "note to JoinState 4"]
+
+
+def held_up(*besides):
+    return rows.held_up(seconds=6, besides=besides)
+
+
+LATE = NOW - timedelta(seconds=7)
+
+
+def test_manifests_that_come_due_soon_are_found():
+    for name, seconds in (("due", 0), ("at once", 1), ("soon", 2), ("later", 4)):
+        make_manifest(name, state={"next_run_at": NOW + timedelta(seconds=seconds)})
+    assert rows.coming_due(within=3) == ["soon"]
+
+
+def test_a_manifest_that_is_due_and_not_queued_is_held_up():
+    make_manifest("late", state={"next_run_at": LATE})
+    make_manifest("in time", state={"next_run_at": NOW - timedelta(seconds=5)})
+    assert held_up() == ["late was due for 6 s"]
+    assert held_up("late") == []
+
+
+@pytest.mark.parametrize(
+    ("make", "columns"), [(make_queue_row, {}), (make_execution, {"state": ExecutionState.PENDING})], ids=["row", "run"]
+)
+def test_work_that_waits_is_held_up_if_nothing_else_moved(make, columns):
+    make(make_manifest("job", state={}), created_at=LATE, **columns)
+    assert held_up() == ["nothing was dispatched, claimed or ended for 6 s although work waited"]
+    assert held_up("job") == []
+    make_execution(make_manifest(state={}), created_at=LATE, state=ExecutionState.COMPLETED, ended_at=NOW)
+    assert held_up() == []
+
+
+def test_work_that_has_just_come_or_waits_for_its_time_is_not_held_up():
+    make_queue_row(make_manifest(state={}), created_at=NOW)
+    make_queue_row(make_manifest(state={}), created_at=LATE, not_before=NOW)
+    assert held_up() == []

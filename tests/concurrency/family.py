@@ -10,20 +10,18 @@ from chainsched import Cron, GiveUp, RunCondition
 from chainsched.domain import outcomes
 from chainsched.domain.outcomes import Finished, Outcome
 from chainsched.domain.results import Cancelled
-from chainsched.flow.maintain.reap import reap
 from chainsched.flow.maintain.recall import recall
 from chainsched.flow.run.activate import activate
 from chainsched.flow.run.claim import claim, hand_back
 from chainsched.flow.run.dispatch import dispatch
 from chainsched.flow.run.evaluate import evaluate
-from chainsched.flow.run.fold_notes import fold_notes
+from chainsched.flow.run.fold_notes import fold_notes, settle
 from chainsched.flow.run.record import record
-from chainsched.flow.run.settle import settle
 from chainsched.models import DeadLetter, GraphRun, Manifest, ManifestGroup, Metadata, Process, WorkQueue
 from chainsched.registry import registry
 from chainsched.runtime.loops import manager
 from chainsched.testing import Workbench
-from tests.drive import manifest
+from tests.drive import manifest, reap_silent
 from tests.factories import make_process
 from tests.testapp import workflows
 
@@ -158,6 +156,15 @@ class Family:
         for name in ("x", "y"):
             Manifest.objects.schedule(workflows.ping, name, None, None, group="g")
 
+    def one_is_off_beside_another_with_a_dependent(self) -> None:
+        """What hangs below the other one has been due since that ran."""
+        self.two_stand_alone()
+        depend("below", on="y")()
+        manifest("y").trigger()
+        self.start()
+        self.end("y")
+        manifest("x").disable()
+
     def one_alone_runs(self) -> None:
         """Nothing depends on it: it is in no run of the graph."""
         Manifest.objects.schedule(workflows.ping, "alone", None, None, group="g").trigger()
@@ -222,7 +229,7 @@ class Family:
         return hand_back(process=self.worker, known=[])
 
     def reap(self) -> Any:
-        return reap(now=self.bench.now)
+        return reap_silent(now=self.bench.now)
 
     def recall(self) -> int:
         """By somebody who has heard of no worker."""

@@ -9,7 +9,7 @@ import pytest
 from django.db import connection
 
 from chainsched.domain.joins import JoinOutcome
-from chainsched.flow.run.settle import settle
+from chainsched.flow.run.fold_notes import settle
 from chainsched.models import DueNote, GraphRun, JoinNote
 from tests.concurrency.gathering import Gathering, parts
 from tests.concurrency.rules import check_rules

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from chainsched.domain.joins import JoinOutcome
-from chainsched.flow.run.settle import settle
+from chainsched.flow.run.fold_notes import settle
 from chainsched.models import DueNote, JoinNote, WorkQueue
 from chainsched.runtime.loops import manager
 from tests.concurrency.gathering import Gathering

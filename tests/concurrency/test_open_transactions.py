@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 import pytest
 from django.db import connections, transaction
 
-from chainsched import RunCondition
+from chainsched import GiveUp, RunCondition
+from chainsched.domain import outcomes
 from chainsched.domain.joins import JoinOutcome
 from chainsched.domain.states import ExecutionState
-from chainsched.models import GraphRun, Manifest, Metadata, WorkQueue
+from chainsched.models import DeadLetter, GraphRun, Manifest, Metadata, WorkQueue
 from tests.concurrency.gathering import Gathering
 from tests.concurrency.interleaving import PATIENCE, Actor, Call, actors
 from tests.concurrency.rules import check_rules
@@ -174,6 +175,19 @@ def test_disabling_a_member_delays_no_other(gathering, other):
     assert (gathering.state().outcome, gathering.firings(), len(executions_of("join"))) == (JoinOutcome.FIRED, 1, 1)
 
 
+def test_a_row_of_a_cancelled_run_whose_manifest_is_held_delays_no_dispatch(gathering, other, settings):
+    """Queued by a transaction that did not see the mark: the dispatcher cancels it as soon as it is free."""
+    settings.CHAINSCHED = {"MAX_ACTIVE_JOBS": STRANGERS + 1}
+    gathering.members_wait()
+    GraphRun.objects.update(cancelled_at=gathering.bench.now)
+    with Holder(gathering.member(0).enable):
+        dispatch_strangers(other, gathering)
+        assert gathering.bench.queued() == ["m-0"]
+    gathering.bench.dispatch()
+    assert gathering.bench.queued() == []
+    come_to_rest(gathering)
+
+
 @pytest.mark.parametrize("is_enabled", [True, False])
 def test_enabling_or_disabling_a_parent_delays_none_of_its_members(gathering, other, is_enabled):
     gathering.members_run()
@@ -184,6 +198,61 @@ def test_enabling_or_disabling_a_parent_delays_none_of_its_members(gathering, ot
         dispatch_strangers(other, gathering)
     come_to_rest(gathering)
     assert (gathering.state().outcome, gathering.firings(), len(executions_of("join"))) == (JoinOutcome.FIRED, 1, 1)
+
+
+def schedule(name: str, on: str | list[str]) -> Call:
+    return lambda: Manifest.objects.schedule_dependent(workflows.ping, name, None, depends_on=on, group="group")
+
+
+def add_child(parent: str) -> Call:
+    return lambda: Manifest.objects.schedule_child(workflows.ping, "once", None, parent=parent, group="group")
+
+
+CHANGES: dict[str, Call] = {
+    "a member is deleted": lambda: manifest("m-0").delete(),
+    "the head is deleted": lambda: manifest("head").delete(),
+    "the join is deleted": lambda: manifest("join").delete(),
+    "a member comes": schedule("m-4", "head"),
+    "a member moves": schedule("m-0", "below"),
+    "a join comes": schedule("second", ["m-1", "m-2"]),
+    "the join names its parents": schedule("join", ["m-1", "m-2"]),
+    "a one-time child comes": add_child("head"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+def test_a_change_of_the_graph_delays_no_member_that_it_does_not_name(gathering, other, change):
+    gathering.members_run()
+    if change is CHANGES["a member moves"]:
+        schedule("below", "head")()
+    with Holder(change):
+        record_each(other, gathering, "m-1", "m-2", "m-3")
+        dispatch_strangers(other, gathering)
+    gathering.start()
+    come_to_rest(gathering)
+
+
+def test_disabling_their_group_delays_no_other_group(gathering, other):
+    gathering.members_run()
+    with Holder(gathering.head.group.disable):
+        dispatch_strangers(other, gathering)
+    gathering.head.group.enable()
+    come_to_rest(gathering)
+
+
+@pytest.mark.parametrize("decide", ["retry", "run_from_here"])
+def test_a_member_that_is_run_again_delays_no_other(gathering, other, decide):
+    gathering.members_run()
+    gathering.end("m-0", result=outcomes.raised(GiveUp("the source is gone")))
+    letter = DeadLetter.objects.get()
+    if decide == "run_from_here":
+        letter.acknowledge()
+    with Holder(letter.retry if decide == "retry" else executions_of("m-0")[0].run_from_here):
+        record_each(other, gathering, "m-1", "m-2", "m-3")
+        dispatch_strangers(other, gathering)
+    gathering.start()
+    come_to_rest(gathering)
+    assert len(executions_of("m-0")) == 2
 
 
 class Held(NamedTuple):
@@ -242,6 +311,18 @@ def test_record_waits_for_no_row_but_the_states_of_what_ended(gathering, other, 
     assert [state.outcome for state in gathering.runs_of_join()] == [JoinOutcome.FIRED] * 2
     for run in GraphRun.objects.all():
         assert run.executions().filter(manifest_external_id="below").count() == 1, "alone or with the other run"
+
+
+def test_record_waits_for_no_one_time_child_whose_depth_a_removal_changes(gathering, other):
+    """The child ends a moment later; what ends with it in one batch does not wait."""
+    Manifest.objects.schedule_child(workflows.ping, "once", None, parent="m-1", group="group")
+    gathering.members_run()
+    gathering.end("m-1")
+    gathering.start()
+    with Holder(gathering.member(1).delete):
+        assert len(let(other, gathering.recording("once", "m-0", "m-2"))) == 2
+    come_to_rest(gathering)
+    assert manifest("once").done_at is not None
 
 
 def test_record_waits_for_the_state_of_what_ended(gathering, other):

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import pytest
 from django.db import transaction
 
+from chainsched import Every
 from chainsched.db.clock import database_now
 from chainsched.domain.joins import JoinOutcome
 from chainsched.flow.run.claim import claim
@@ -18,6 +19,7 @@ from tests.concurrency.interleaving import Actor, actors, interleave
 from tests.concurrency.threads import at_once
 from tests.drive import manifest, new_bench
 from tests.factories import make_execution, make_manifest, make_process, make_queue_row
+from tests.testapp.workflows import ping
 from tests.waiting import wait_until
 
 pytestmark = [
@@ -108,7 +110,24 @@ class Race(NamedTuple):
 
 
 # Those that the design names, each in one order; all others, and the other orders, take minutes.
+
+
+def a_job_is_there(_: Family) -> None:
+    declare_job(priority=0, timeout=100)()
+
+
+def declare_job(**options: int) -> Call:
+    """Declare a manifest at run time; a declaration writes the columns that differ from the stored ones."""
+    return lambda: Manifest.objects.schedule(ping, "job", None, Every.hours(1), group="g", **options).external_id
+
+
 NAMED = [
+    Race(
+        "declaring",
+        "another one of the same",
+        a_job_is_there,
+        lambda _: (declare_job(priority=1, timeout=100), declare_job(priority=0, timeout=200)),
+    ),
     Race("record", "record of a dependent", Family.all_run, lambda f: (f.record("parent"), f.record("a"))),
     Race("record", "evaluate", Family.parent_runs_and_a_member_is_due, lambda f: (f.record("parent"), f.evaluate)),
     Race("cancel", "record", Family.members_run, lambda f: (manifest("a").cancel, f.record("a"))),
@@ -224,6 +243,24 @@ OTHERS = [
         "record",
         Family.parent_runs,
         lambda f: (add_one_time_child("new", by="parent"), f.record("parent")),
+    ),
+    Race(
+        "enable",
+        "move below it",
+        Family.one_is_off_beside_another_with_a_dependent,
+        lambda _: (manifest("x").enable, depend("below", on="x")),
+    ),
+    Race(
+        "disable",
+        "move away from it",
+        Family.one_is_off_beside_another_with_a_dependent,
+        lambda _: (manifest("y").disable, depend("below", on="x")),
+    ),
+    Race(
+        "enable",
+        "remove of the parent",
+        Family.member_is_off,
+        lambda _: (manifest("a").enable, remove("parent")),
     ),
     Race("edit", "evaluate", Family.members_are_due, lambda f: (depend("a", on="parent", priority=9), f.evaluate)),
     Race("edit", "dispatch", Family.members_wait, lambda f: (depend("a", on="parent", priority=9), f.dispatch)),

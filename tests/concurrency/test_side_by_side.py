@@ -19,8 +19,8 @@ from chainsched.flow.operate.bulk_decisions import carry_out, request_bulk_decis
 from chainsched.flow.run.claim import begin, claim, note_progress, release
 from chainsched.flow.run.dispatch import dispatch
 from chainsched.flow.run.evaluate import evaluate
+from chainsched.flow.run.fold_notes import settle
 from chainsched.flow.run.record import record
-from chainsched.flow.run.settle import settle
 from chainsched.flow.schedule.declare import Schedules
 from chainsched.flow.schedule.seed import seed
 from chainsched.flow.transactions import transact

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -211,9 +210,15 @@ NO = [
     pytest.param(facts("broken", next_run_at=NOW), "unschedulable", None, id="a cron that cannot be read"),
     pytest.param(facts(interval_seconds=None, next_run_at=NOW), "unschedulable", None, id="an interval without length"),
     pytest.param(
-        replace(facts(next_run_at=NOW), exclusions=[{"kind": "moon"}]), "unschedulable", None, id="a broken exclusion"
+        facts(next_run_at=NOW)._replace(exclusions=[{"kind": "moon"}]), "unschedulable", None, id="a broken exclusion"
     ),
     pytest.param(facts("cron", zone="Mars/Base", next_run_at=at(10)), "unschedulable", None, id="a broken zone"),
+    pytest.param(
+        facts(next_run_at=at(10), unknown="schedule type 'seventh'"),
+        "unknown_value",
+        at(10),
+        id="a value of a newer version, to which its alarm is left",
+    ),
 ]
 
 
@@ -234,8 +239,10 @@ def test_it_is_not_queued(known, reason, look_again_at):
 
 def test_the_tables_show_every_reason_and_each_has_words():
     shown = {Reason(case.values[1]) for case in [*YES, *NO]}
-    # What a join waits for is told by explain, which looks at its runs; the rule knows only what is due.
-    assert shown | {Reason.WAITS_FOR_PARENTS, Reason.TOO_FEW_ARRIVED} == set(Reason) == set(IN_WORDS)
+    # What a join waits for is told by explain, which looks at its runs, and so is what is put aside; the rule knows
+    # only what is due.
+    told = {Reason.WAITS_FOR_PARENTS, Reason.TOO_FEW_ARRIVED, Reason.PUT_ASIDE}
+    assert shown | told == set(Reason) == set(IN_WORDS)
 
 
 @pytest.mark.parametrize(
@@ -317,7 +324,7 @@ def test_every_five_minutes_and_down_since_ten(schedule_type, policy, now, expec
 )
 def test_a_week_down_with_an_every_minute_schedule_makes_one_run(late):
     assert decide(late, now=NOW).is_yes
-    finished = replace(late, next_run_at=None, last_finished_run=NOW + 10 * SECOND)
+    finished = late._replace(next_run_at=None, last_finished_run=NOW + 10 * SECOND)
     following = alarm(finished, now=NOW + 10 * SECOND)
     assert following is not None
     assert NOW + 10 * SECOND < following <= NOW + 70 * SECOND
@@ -372,11 +379,11 @@ def test_the_alarm_of_a_schedule(known, usual, fresh):
 
 @pytest.mark.parametrize(("change", "reason"), OBSTACLES, ids=[reason for _, reason in OBSTACLES])
 def test_an_obstacle_stops_the_schedule_but_not_a_trigger_unless_the_group_is_off(change, reason):
-    hindered = replace(facts(next_run_at=NOW), **change)
+    hindered = facts(next_run_at=NOW)._replace(**change)
     assert find_obstacle(hindered) == reason
     assert alarm(hindered, now=NOW) is None
     request = None if reason == "group_disabled" else at(15)
-    assert alarm(replace(hindered, trigger_at=at(15)), now=NOW) == request
+    assert alarm(hindered._replace(trigger_at=at(15)), now=NOW) == request
 
 
 @pytest.mark.parametrize(
@@ -473,6 +480,6 @@ def test_what_is_queued_by_schedule_is_queued_for_a_time_that_has_come(known, no
     is_fresh=st.booleans(),
 )
 def test_nothing_with_an_open_item_has_an_alarm_or_is_queued(known, item, trigger_at, now, is_fresh):
-    busy = replace(known, open_item=item, trigger_at=trigger_at)
+    busy = known._replace(open_item=item, trigger_at=trigger_at)
     assert alarm(busy, now=now, is_fresh=is_fresh) is None
     assert not decide(busy, now=now).is_yes

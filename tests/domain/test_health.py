@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from chainsched.domain.health import loop_problem, max_silence, worker_problem
+from chainsched.domain.health import loop_problem, max_silence, signals_note, worker_problem
 
 NOW = datetime(2026, 3, 2, 10, tzinfo=UTC)
 
@@ -40,3 +40,31 @@ def test_a_worker_is_in_time_to_the_last_moment(ago, problem):
     turned_at = NOW - timedelta(seconds=ago)
     found = worker_problem("jobs-1:812", turned_at=turned_at, now=NOW, max_silence=timedelta(seconds=18))
     assert found == problem
+
+
+WAITS = "812 signals of jobs-1:812 wait for receivers of the project, the first for"
+QUICK = "Make the receivers quick."
+
+
+@pytest.mark.parametrize(
+    ("signals", "since_heartbeat", "note"),
+    [
+        ({}, 100, None),
+        ({"waiting": 812, "oldest_seconds": 50, "dropped": 0, "is_dropping": False}, 9, None),
+        ({"waiting": 812, "oldest_seconds": 50, "dropped": 0, "is_dropping": False}, 10, f"{WAITS} 60 s. {QUICK}"),
+        (
+            {"waiting": 812, "oldest_seconds": 5, "dropped": 40, "is_dropping": True},
+            0,
+            f"{WAITS} 5 s. 40 were dropped. {QUICK}",
+        ),
+        ({"waiting": 0, "oldest_seconds": 0, "dropped": 40, "is_dropping": False}, 100, None),
+        (
+            {"waiting": 812, "oldest_seconds": 70, "dropped": 40, "is_dropping": False},
+            0,
+            f"{WAITS} 70 s. 40 were dropped. {QUICK}",
+        ),
+    ],
+    ids=["nothing", "in time", "late", "dropping", "dropped long ago", "late again"],
+)
+def test_receivers_are_noted_while_they_are_late_or_signals_are_dropped(signals, since_heartbeat, note):
+    assert signals_note("jobs-1:812", signals, since_heartbeat=timedelta(seconds=since_heartbeat)) == note

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import time as clock
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -115,6 +115,13 @@ def test_a_cron_schedule_is_exactly_its_expression(made, expression):
         (lambda: Cron.expression("0 0 30 2 *"), "can never match"),
         (lambda: Once(datetime(2026, 1, 1)), "carries its time zone"),  # noqa: DTZ001
         (lambda: Once("2026-01-01"), "carries its time zone"),
+        (lambda: Once(date(2026, 1, 1)), "carries its time zone"),
+        (lambda: Once(datetime(1, 1, 1, tzinfo=UTC)), "from 1900 to 2999"),
+        (lambda: Once(datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=14)))), "from 1900 to 2999"),
+        (lambda: Once(datetime(1899, 12, 31, tzinfo=UTC)), "from 1900 to 2999"),
+        (lambda: Once(datetime(3000, 1, 1, tzinfo=UTC)), "from 1900 to 2999"),
+        (lambda: Once(datetime.max.replace(tzinfo=UTC)), "from 1900 to 2999"),
+        (lambda: Once(datetime.max.replace(tzinfo=timezone(timedelta(hours=-12)))), "from 1900 to 2999"),
         (lambda: Timing(Cron.daily(), jitter_seconds=-1), "jitter of -1 seconds"),
     ],
 )

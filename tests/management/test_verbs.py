@@ -141,7 +141,7 @@ class TestTrigger:
         make_manifest("sync", workflow="testapp.copy", state={})
         assert run("trigger", "sync", "--input", '{"table": "t"}') == "sync: queued.\n"
         assert WorkQueue.objects.get().input == {"table": "t", "size": 500}
-        assert run_json("trigger", "sync")[0]["code"] == "already_queued"
+        assert run_json("trigger", "sync")[0]["code"] == "will_run_again"
 
     def test_a_delay_is_remembered(self):
         make_manifest("sync", state={})

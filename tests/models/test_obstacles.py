@@ -11,7 +11,7 @@ from django.db.models import Case, CharField, Value, When
 from chainsched.domain import obstacles as rules
 from chainsched.domain.obstacles import RULES, STATES, STOPPING_REQUESTS, Obstacle
 from chainsched.domain.states import RunCondition, ScheduleType, Source
-from chainsched.flow.operate.trigger import ANSWERS
+from chainsched.domain.triggers import ANSWERS
 from chainsched.graph.states import BY_OBSTACLE, NodeState, standing
 from chainsched.models import Manifest, WorkQueue
 from chainsched.models.downstream import load_downstream

@@ -1,4 +1,4 @@
-"""A wire to PostgreSQL that a test can cut: it passes nothing on, goes silent for ever, or loses one answer."""
+"""A wire to PostgreSQL that a test can cut: it passes nothing on, goes silent for ever, or loses answers or notices."""
 
 import contextlib
 import shutil
@@ -13,6 +13,8 @@ from pathlib import Path
 from django.db import connection
 
 CHUNK = 65536
+# Of a message of the server: its letter and its length; the letter of a notice.
+HEAD, NOTICE = 5, b"A"
 
 
 @dataclass(eq=False)
@@ -22,6 +24,7 @@ class _Line:
     client: socket.socket
     server: socket.socket
     said: bytes = b""
+    unread: bytes = b""
     is_silent: bool = False
     loses_answer: bool = False
 
@@ -37,6 +40,8 @@ class Proxy:
 
     directory: Path
     lost_answers: int = 0
+    swallows_notices: bool = False
+    swallowed_notices: int = 0
     _lose_after: bytes | None = None
     _is_cut: bool = False
     _lines: list[_Line] = field(default_factory=list)
@@ -96,10 +101,27 @@ class Proxy:
                 elif line.loses_answer:
                     self.lost_answers += 1
                     break
+                else:
+                    data = self._without_notices(line, data)
                 if not line.is_silent:
                     target.sendall(data)
         if not line.is_silent:
             line.hang_up()
+
+    def _without_notices(self, line: _Line, data: bytes) -> bytes:
+        """The whole messages of the server in what it has said so far, without the notices while they are swallowed.
+
+        A message is a letter and its length, which counts itself, and then so much less.
+        """
+        said, passed = line.unread + data, b""
+        while len(said) >= HEAD and len(said) > (length := int.from_bytes(said[1:HEAD])):
+            message, said = said[: length + 1], said[length + 1 :]
+            if message[:1] == NOTICE and self.swallows_notices:
+                self.swallowed_notices += 1
+            else:
+                passed += message
+        line.unread = said
+        return passed
 
     def _listen_for_commit(self, line: _Line, data: bytes) -> None:
         line.said += data
@@ -110,10 +132,10 @@ class Proxy:
 
 
 @contextmanager
-def proxy() -> Iterator[Proxy]:
+def proxy(*, swallows_notices: bool = False) -> Iterator[Proxy]:
     """A wire to the test's database."""
     directory = Path(tempfile.mkdtemp(prefix="chainsched-proxy-", dir="/tmp"))
-    wire = Proxy(directory)
+    wire = Proxy(directory, swallows_notices=swallows_notices)
     try:
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(directory / _socket_name()))

@@ -17,7 +17,7 @@ from chainsched.models import Manifest, Metadata, Process
 from tests.processes import ticks
 from tests.processes.command import PATIENCE, stop
 from tests.processes.jobs import SHORT_LEASE, ended, running, trigger
-from tests.processes.tree import descendants, is_running, send_all
+from tests.processes.tree import descendants, is_running, send_all, switches
 from tests.testapp import misdeeds, workflows
 from tests.waiting import wait_until
 
@@ -61,18 +61,18 @@ def test_a_killed_supervisor_burns_no_attempt_of_what_had_not_begun(launch):
 PINGS = 60
 
 
-def _run_pings():
+def _run_pings(workflow=workflows.ping):
     """Let short jobs come and go: of what takes so little time, much is claimed ahead."""
     before = ended()
-    trigger(workflows.ping, PINGS)
+    trigger(workflow, PINGS)
     wait_until(lambda: ended() == before + PINGS)
 
 
-def _stands_before(child, *, number):
+def _stands_before(child, *, number, workflow=workflows.ping):
     """Whether a child that stands still is given so many jobs; if they seemed too long for that, it runs them."""
     before = ended()
     send_all([child], signal.SIGSTOP)
-    trigger(workflows.ping, PINGS)
+    trigger(workflow, PINGS)
     deadline = time.monotonic() + 5
     wait_until(lambda: _unbegun().count() >= number or time.monotonic() > deadline)
     if _unbegun().count() >= number:
@@ -201,6 +201,52 @@ def test_a_frozen_process_loses_its_jobs_and_begins_anew(launch, witness):
     assert lost.failure_type == "lost"
     assert stop(frozen)[0] == 0
     assert stop(helper)[0] == 0
+
+
+def test_a_thawed_child_begins_nothing_that_others_may_have(launch, witness):
+    """Its supervisor is still frozen: nothing but its start tokens can tell it that its time is over."""
+    launch("run_scheduler", "--processes", "0", settings=LEASE)
+    frozen = launch("run_worker", "--processes", "1", settings=LEASE)
+    _run_pings(misdeeds.leave_a_mark)
+    fork_server, child = descendants(frozen.pid)
+    wait_until(lambda: _stands_before(child, number=20, workflow=misdeeds.leave_a_mark))
+    send_all([frozen.pid, fork_server], signal.SIGSTOP)
+    held = set(_unbegun().values_list("id", flat=True))
+    helper = launch("run_worker", "--processes", "1", settings=LEASE)
+    wait_until(lambda: not Metadata.objects.active().exists())
+    slept = switches(child)
+    send_all([child], signal.SIGCONT)
+    # Its reader and its main thread have come to their ends with all that was sent to it.
+    wait_until(lambda: switches(child) >= slept + 2)
+    send_all([frozen.pid, fork_server], signal.SIGCONT)
+    wait_until(lambda: Process.objects.trusted().filter(pid=frozen.pid).exists())
+    runs = [run for of_one in ticks.read(witness).values() for run in of_one if run.execution in held]
+    assert {run.execution for run in runs} == held
+    assert child not in {run.pid for run in runs}
+    assert len(runs) == len(held)
+    assert stop(frozen)[0] == 0
+    assert stop(helper)[0] == 0
+
+
+def test_a_scheduler_that_starts_takes_no_live_process_for_lost(launch, witness):
+    """Even if all heartbeats look old, as after a jump of the database's clock: it has to watch them first."""
+    rare_beats = {**LEASE, "HEARTBEAT_INTERVAL": 25, "PROCESS_EXPIRY": 60}
+    trigger(misdeeds.tick)
+    former = launch("run_scheduler", "--processes", "1", settings=rare_beats)
+    wait_until(lambda: running() == 1)
+    wait_until(Process.objects.exclude(turns={}).exists)
+    lease = Process.objects.get()
+    looked_old_at = lease.heartbeat_at - timedelta(hours=1)
+    Process.objects.update(heartbeat_at=looked_old_at)
+    other = launch("run_scheduler", "--processes", "1", settings={**rare_beats, "HEARTBEAT_INTERVAL": 0.5})
+    wait_until(lambda: Process.objects.exclude(pk=lease.pk).exclude(turns={}).exists())
+    wait_until(lambda: Process.objects.get(pk=lease.pk).heartbeat_at > looked_old_at)
+    ticks.end(witness, Manifest.objects.get().external_id)
+    wait_until(lambda: ended() == 1)
+    assert Metadata.objects.get().process_id == lease.pk, "its first and only attempt"
+    assert stop(other)[0] == 0
+    assert stop(former)[0] == 0
+    assert not Process.objects.filter(lost_at__isnull=False).exists()
 
 
 def test_async_jobs_share_one_event_loop(launch):

@@ -16,7 +16,19 @@ from typing import Any
 OK, DEAD, CANCELLED = "ok", "dead", "cancelled"
 MATCH = {"success": {OK}, "failure": {DEAD}, "completion": {OK, DEAD, CANCELLED}}
 END = -1  # the run itself: the join that everything leads to
-BREAKS = ("merge", "gate", "twice", "disable", "near_now", "late", "short_final", "release_first", "request")
+BREAKS = (
+    "merge",
+    "gate",
+    "twice",
+    "disable",
+    "near_now",
+    "late",
+    "short_final",
+    "release_first",
+    "request",
+    "closed",
+    "gone",
+)
 
 
 class Broken(AssertionError):
@@ -127,7 +139,7 @@ class JoinState:
     born: int
     tokens: list
     open: int = 0
-    arrived: int = 0
+    came: list = field(default_factory=list)  # the parents that arrived
     gated: int = 0
     fired: int = 0
     judged: int = 0  # arrivals that the last decision knew of
@@ -158,21 +170,25 @@ class Engine:
     stats: Counter = field(default_factory=Counter)
 
     # -- tokens
-    def tell(self, key, open=0, arrived=0, gated=0):
+    def tell(self, key, open=0, arrived=None, gated=0):
         self.deltas[key].append((open, arrived, gated))
 
     def take(self, m, runs):
-        keys = [(j, r) for r in runs for j in self.graph.near(m) if (j, r) in self.states]
+        keys = self.keys(m, runs)
         if self.broken == "late":
             keys = [key for key in keys if not self.states[key].outcome]
         for key in keys:
             self.tell(key, open=1)
         return keys
 
+    def keys(self, m, runs):
+        """Where an item of m takes tokens; a join that came after a run's birth is replaced by the run's end."""
+        return sorted({(j, r) if (j, r) in self.states else (END, r) for r in runs for j in self.graph.near(m)})
+
     def release(self, item):
         tokens = item.tokens
         if self.broken == "near_now":
-            tokens = [(j, r) for r in item.runs for j in self.graph.near(item.manifest) if (j, r) in self.states]
+            tokens = self.keys(item.manifest, item.runs)
         if self.broken == "late":
             tokens = [(j, r) for r in item.runs for j in self.graph.near(item.manifest)]
         for key in tokens if item.holds else ():
@@ -328,7 +344,7 @@ class Engine:
                 is_new = not any(old in MATCH[condition] for old in self.told[m, r]) or self.broken == "twice"
                 if state and is_new and since <= state.born:
                     is_gate = self.graph.gate.get(c) == m
-                    self.tell((c, r), arrived=not is_gate, gated=is_gate)
+                    self.tell((c, r), arrived=None if is_gate else m, gated=is_gate)
         for r in item.runs:
             self.told[m, r].add(outcome)
         self.release(item)
@@ -341,18 +357,31 @@ class Engine:
     def fold(self, key):
         """The decider: under the JoinState's lock it adds up the deltas that are there and decides."""
         state = self.states[key]
+        was_open = state.open > 0
         for open_, arrived, gated in self.deltas.pop(key, ()):
             state.open += open_
-            state.arrived += arrived
+            if arrived is not None:
+                state.came.append(arrived)
             state.gated += gated
         if state.open < 0:
             raise Broken(f"tokens of {key} are negative")
         if state.join == END:
-            state.outcome = "" if state.open else "closed"
+            state.outcome = "" if state.open or self.is_busy(state.run) else "closed"
             return
+        self.judge(state)
+        if state.outcome and was_open is not (state.open > 0):
+            self.tell((END, state.run))
+
+    def is_busy(self, run):
+        """Whether anything is open before a join: behind one that is decided already it holds no token of the end."""
+        return self.broken != "closed" and any(
+            state.open for (j, r), state in self.states.items() if r == run and j != END
+        )
+
+    def judge(self, state):
         options = self.graph.joins[state.join]
         is_quiet = state.open == 0
-        is_enough = state.arrived >= self.need(state) and (
+        is_enough = self.arrived(state) >= self.need(state) and (
             bool(state.gated) or state.join not in self.graph.gate or self.broken == "gate"
         )
         if state.run in self.cancelled:
@@ -366,12 +395,21 @@ class Engine:
         elif (
             is_enough
             and (is_quiet or (options["eager"] and not state.fired))
-            and state.arrived + state.gated > state.judged
+            and len(state.came) + state.gated > state.judged
         ):
             is_first = not state.fired and self.broken != "short_final"
             if is_first or (options["again"] and state.fired):
                 self.fire(state, self.take(state.join, {state.run}))
-            state.judged = state.arrived + state.gated
+            state.judged = len(state.came) + state.gated
+
+    def arrived(self, state):
+        """The arrivals that count now: a parent that was taken out since then stands for no other."""
+        edges = self.graph.parents[state.join]
+        return (
+            len(state.came)
+            if self.broken == "gone"
+            else sum(p in edges and edges[p][1] <= state.born for p in state.came)
+        )
 
     def need(self, state):
         options = self.graph.joins[state.join]
@@ -386,7 +424,7 @@ class Engine:
         if is_waiting:
             self.oracle_nothing_comes(state)
         state.outcome = outcome
-        state.judged = state.arrived + state.gated
+        state.judged = len(state.came) + state.gated
         self.stats[outcome] += 1
         if outcome == "fired":
             self.fire(state, state.tokens, since=state.born)
@@ -395,6 +433,7 @@ class Engine:
             self.tell(key, open=-1)
 
     def fire(self, state, tokens, since=None):
+        self.oracle_is_enough(state)
         state.fired += 1
         state.outcome = "fired"
         self.notes[state.join].append(
@@ -457,6 +496,15 @@ class Engine:
             if counted != held[key]:
                 raise Broken(f"{key}: {counted} tokens are counted, {held[key]} are held")
 
+    def oracle_closed(self):
+        """A run of which all deltas are added up is closed if, and only if, nothing with a part is open in it."""
+        items = [*self.open.values(), *self.due.values(), *(note for notes in self.notes.values() for note in notes)]
+        pending = {run for _, run in self.deltas}
+        for run in set(self.heads) - pending:
+            held = [item for item in items if item.holds and run in item.runs]
+            if (self.states[END, run].outcome == "closed") is bool(held):
+                raise Broken(f"run {run} is {self.states[END, run].outcome or 'open'} with {held}")
+
     def oracle_is_quiet(self):
         """Nothing is under way: each join of each run is decided, although letters wait and some are disabled."""
         for (j, run), state in self.states.items():
@@ -465,21 +513,31 @@ class Engine:
             if not state.outcome:
                 raise Broken(f"join {j} in run {run} is never decided")
 
+    def who_came(self, state):
+        """The parents, over edges that are there now and are older than the run, with an outcome in it that matches."""
+        return {
+            p
+            for p, (condition, since) in self.graph.parents[state.join].items()
+            if since <= state.born
+            and any(m == p and state.run in runs and outcome in MATCH[condition] for m, runs, outcome, _ in self.log)
+        }
+
+    def oracle_is_enough(self, state):
+        """A join fires only after enough of the parents that it has now."""
+        came = self.who_came(state) - {self.graph.gate.get(state.join)}
+        if len(came) < self.need(state):
+            raise Broken(f"join {state.join} fires in run {state.run}: it needs {self.need(state)}, {came} came")
+
     def oracle_all_is_over(self):
         """After everything has ended: each JoinState was decided rightly, and nothing is left."""
         covered = Counter((m, r) for m, runs, _, _ in self.log for r in runs)
         for (j, run), state in self.states.items():
             if j == END or run in self.cancelled:
                 continue
-            came = {
-                p
-                for p, (condition, since) in self.graph.parents[j].items()
-                if since <= state.born
-                and any(m == p and run in runs and outcome in MATCH[condition] for m, runs, outcome, _ in self.log)
-            }
+            came = self.who_came(state)
             gate = self.graph.gate.get(j)
-            if not self.edited and len(came - {gate}) != state.arrived:
-                raise Broken(f"join {j} in run {run}: {state.arrived} arrivals counted, {came} came")
+            if not self.edited and len(came - {gate}) != len(state.came):
+                raise Broken(f"join {j} in run {run}: {state.came} counted, {came} came")
             should = len(came - {gate}) >= self.need(state) and (gate is None or gate in came)
             if not self.edited and should != bool(state.fired) and state.outcome != "merged":
                 raise Broken(f"join {j} in run {run} is {state.outcome}, fired {state.fired}; came {came}")
@@ -560,6 +618,8 @@ def life(rng, steps, broken=""):
         engine.tick += 1
         if engine.tick % 10 == 0 and not broken:
             engine.oracle_tokens()
+        if engine.tick % 10 == 0 and broken in ("", "closed"):
+            engine.oracle_closed()
         found = choices(engine)
         kind = rng.choices(list(weights), list(weights.values()))[0]
         luck = rng.random()

@@ -29,7 +29,7 @@ from chainsched.models import (
 )
 
 END = 0
-WAITING, FIRED, SHORT, CANCELLED = "waiting", "fired", "short", "cancelled"
+WAITING, FIRED, SHORT, CANCELLED, CLOSED = "waiting", "fired", "short", "cancelled", "closed"
 ON_SUCCESS, ON_FAILURE, ON_COMPLETION = 1, 2, 3
 MEETS = {
     "completed": {ON_SUCCESS, ON_COMPLETION},
@@ -65,6 +65,7 @@ class Stand(NamedTuple):
     id: int
     outcome: str
     deadline_at: datetime | None
+    firings: int
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ class Rows:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        rows = JoinState.objects.values_list("join_id", "run_id", "id", "outcome", "deadline_at")
+        rows = JoinState.objects.values_list("join_id", "run_id", "id", "outcome", "deadline_at", "firings")
         self.states = {(join_id, run_id): Stand(*columns) for join_id, run_id, *columns in rows}
         self.run_of = {state.id: run_id for (_, run_id), state in self.states.items()}
 
@@ -202,6 +203,37 @@ class Rows:
                 return f"{manifest} was decided ({state.outcome}) in run {key[1]} although {problem}"
         return ""
 
+    def fired_too_early(self, before: Rows) -> str:
+        """A join that fired since ``before`` although too few of its present parents came, in words; or nothing."""
+        fired = [
+            key
+            for key, state in self.states.items()
+            if key in before.states and state.firings > before.states[key].firings
+        ]
+        history = History(self.graph) if fired else None
+        for join_id, run_id in fired:
+            join = self.graph.manifests.get(join_id)
+            if history is None or join is None:
+                continue
+            edges = history.edges_to(join_id, run_id)
+            came = [edge for edge in edges if not edge.is_gate and history.has_come(edge, run_id)]
+            need = needed(join, sum(not edge.is_gate for edge in edges))
+            if len(came) < need:
+                return f"{join} fired in run {run_id}, where {came} came of {need} that it needs"
+        return ""
+
+    def closed_too_early(self) -> str:
+        """What is open in a run that counts as closed, in words; not asked of runs with notes that are not added up."""
+        noted = {self.run_of[id_] for id_ in JoinNote.objects.values_list("state_id", flat=True) if id_ in self.run_of}
+        signs = set(DueNote.objects.filter(parent_execution_id=0).values_list("child_id", flat=True))
+        closed = {
+            run_id for (join_id, run_id), state in self.states.items() if (join_id, state.outcome) == (END, CLOSED)
+        }
+        for item in self.items:
+            if not item.is_left_out and item.manifest not in signs and (runs := item.runs & closed - noted):
+                return f"{self.graph.manifests[item.manifest]} is {item.place} in {sorted(runs)}, which count as closed"
+        return ""
+
     def _what_comes(self, join_id: int, run_id: int, before: Rows) -> Iterator[str]:
         for item in self.items:
             if item.is_left_out or run_id not in item.runs or self._is_late_firing(item, run_id, before):
@@ -215,9 +247,15 @@ class Rows:
                 yield f"join {self.graph.manifests[other]} is undecided in it"
 
     def _is_late_firing(self, item: OpenItem, run_id: int, before: Rows) -> bool:
-        """Whether it is the note of a join that had been decided before: late for all that comes after it."""
+        """Whether it comes of a join that had been decided before: late for all that comes after it.
+
+        It is the note of the join, or what became of the note since then.
+        """
         old = before.states.get((item.manifest, run_id))
-        return item.place == "noted" and old is not None and old.outcome != WAITING
+        if old is None or old.outcome == WAITING:
+            return False
+        was_there = any(other.manifest == item.manifest and run_id in other.runs for other in before.items)
+        return item.place == "noted" or not was_there
 
 
 def runs_taken_over(execution_ids: Collection[int]) -> dict[int, set[int]]:
@@ -239,7 +277,7 @@ def find_unsettled() -> list[str]:
 
 
 class History:
-    """How everything ended, and in which runs; asked when all is over."""
+    """How everything that is over ended, and in which runs."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -250,7 +288,7 @@ class History:
         self.outcomes = {
             row.pk: "dead" if row.state == "failed" else row.state
             for row in self.executions
-            if row.state != "failed" or row.pk in dead
+            if row.ended_at is not None and (row.state != "failed" or row.pk in dead)
         }
         self.cancelled = set(GraphRun.objects.filter(cancelled_at__isnull=False).values_list("id", flat=True))
         self.versions = dict(GraphRun.objects.values_list("id", "version"))
@@ -266,10 +304,8 @@ class History:
 
     def _problems_of_join(self, state: JoinState, *, is_edited: bool, cancelled: Collection[int]) -> Iterator[str]:
         join = self.graph.manifests[state.join_id]
-        edges = [
-            edge for edge in self.graph.edges if edge.child == join.pk and edge.since <= self.versions[state.run_id]
-        ]
-        came = [edge for edge in edges if self._has_come(edge, state.run_id)]
+        edges = self.edges_to(join.pk, state.run_id)
+        came = [edge for edge in edges if self.has_come(edge, state.run_id)]
         arrived = sum(not edge.is_gate for edge in came)
         is_gated = any(edge.is_gate for edge in came)
         where = f"{join} in run {state.run_id} ({state.outcome}, fired {state.firings} times)"
@@ -285,7 +321,12 @@ class History:
         if state.firings and join.pk not in cancelled and not self._ran(join.pk, state.run_id, after=0):
             yield f"{where}: it never ran for that run"
 
-    def _has_come(self, edge: Edge, run_id: int) -> bool:
+    def edges_to(self, join_id: int, run_id: int) -> list[Edge]:
+        """The edges to a join that are as old as the run."""
+        return [edge for edge in self.graph.edges if edge.child == join_id and edge.since <= self.versions[run_id]]
+
+    def has_come(self, edge: Edge, run_id: int) -> bool:
+        """Whether an outcome of the parent in the run matched."""
         return any(
             row.manifest_id == edge.parent
             and run_id in self.runs[row.pk]

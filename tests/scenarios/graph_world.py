@@ -31,9 +31,8 @@ from chainsched.flow.run.claim import claim
 from chainsched.flow.run.consume import consume
 from chainsched.flow.run.dispatch import dispatch
 from chainsched.flow.run.evaluate import evaluate
-from chainsched.flow.run.fold_notes import fold_notes
+from chainsched.flow.run.fold_notes import fold_notes, settle
 from chainsched.flow.run.record import record
-from chainsched.flow.run.settle import settle
 from chainsched.flow.schedule.batches import declaration
 from chainsched.flow.schedule.plan import Origin
 from chainsched.flow.schedule.seed import write_declarations
@@ -420,7 +419,11 @@ class World:
         if self.errors:
             raise Broken(f"an error was logged: {self.errors}")
         before, self.rows = self.rows, Rows(self.graph)
-        if problem := self.rows.decided_too_early(before, now=self.now):
+        if problem := (
+            self.rows.decided_too_early(before, now=self.now)
+            or self.rows.fired_too_early(before)
+            or self.rows.closed_too_early()
+        ):
             raise Broken(problem)
         self._check_rows("tokens", *(GRAPH_CHECKS if self.looks % SELDOM == 0 else ()))
 

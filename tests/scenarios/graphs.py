@@ -61,13 +61,12 @@ def end(bench: Workbench, *names: str, outcome: Outcome = DONE) -> None:
 def end_all(bench: Workbench) -> list[str]:
     """End what is under way and all that follows from it, one at a time; returns the names in their order."""
     ended: list[str] = []
-    while True:
+    start(bench)
+    while execution := Metadata.objects.in_progress().order_by("id").first():
+        assert record([Finished(execution.id, DONE)], by=bench.process, now=bench.now).ended
+        ended.append(execution.manifest_external_id)
         start(bench)
-        running = list(Metadata.objects.in_progress().order_by("id").values_list("manifest_external_id", flat=True))
-        if not running:
-            return ended
-        end(bench, running[0])
-        ended.append(running[0])
+    return ended
 
 
 def is_running(name: str) -> bool:

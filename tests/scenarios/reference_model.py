@@ -249,23 +249,43 @@ class Model:
     # Wishes and decisions of people.
 
     def trigger(self, job: Job, *, delay: timedelta | None, input: Any) -> str:
+        """The answer: the first request that waits is kept, and another for the same joins it."""
         if job.letter is not None:
             return "awaits_dead_letter"
         request = TriggerRequest(self.now + (delay or timedelta(0)), input)
-        if delay:
-            job.request = request
+        if job.request is not None and not self._asks_for_the_same(job.request, request) and job.request.at <= self.now:
+            # What waits could run now: it goes first, and the new request comes after it.
+            self._open_what_waits(job)
+        answer = self._answer(job, request)
+        if answer in ("delayed", "will_run_again", "waits_for_group"):
+            if job.request is not None and not self._asks_for_the_same(job.request, request):
+                return "other_request_waits"
+            job.request = job.request or request
+        elif answer == "already_queued":
+            assert job.row is not None
+            job.row.not_before, job.row.not_before_between = None, None
+            if not job.is_enabled:
+                job.row.source = "trigger"
+        else:
+            self._open(job, "trigger", self.now, input=input)
+        return answer
+
+    def _answer(self, job: Job, request: TriggerRequest) -> str:
+        if request.at > self.now:
             return "delayed"
-        if job.row is not None and input is None:
-            job.row.source, job.row.not_before, job.row.not_before_between = "trigger", None, None
+        if job.row is not None and request.input is None and job.row.input == job.input:
             return "already_queued"
-        if job.is_open or (input is not None and self.is_behind(job)):
-            job.request = request
+        if job.is_open or (request.input is not None and self.is_behind(job)):
             return "will_run_again"
-        if not self.groups[job.group].is_enabled:
-            job.request = request
-            return "waits_for_group"
-        self._open(job, "trigger", self.now, input=input)
-        return "queued"
+        return "queued" if self.groups[job.group].is_enabled else "waits_for_group"
+
+    def _asks_for_the_same(self, one: TriggerRequest, other: TriggerRequest) -> bool:
+        are_both_now = one.at <= self.now and other.at <= self.now
+        return one.input == other.input and (one.at == other.at or are_both_now)
+
+    def _open_what_waits(self, job: Job) -> None:
+        if not job.is_open and self.groups[job.group].is_enabled:
+            self._open_due(job)
 
     def cancel(self, job: Job) -> tuple[int, int, int]:
         """Returns how many rows, executions that had not begun, and runs were stopped."""
@@ -342,7 +362,7 @@ class Model:
     def _is_answered(self, job: Job, source: str) -> bool:
         """Whether the wish that waits is met by a run that is queued now."""
         is_due = job.request is not None and job.request.at <= self.now
-        return is_due and not (source == "dependency" and job.request.input is not None)
+        return is_due and source != "activation" and (source == "trigger" or job.request.input is None)
 
     def _root_below(self, parent: int | None) -> int | None:
         return None if parent is None else self.roots.get(parent) or parent

@@ -157,8 +157,8 @@ class TestRefusing:
 
     @pytest.mark.parametrize("end", ["lost", "stopped", "ended"])
     def test_outside_its_run_nobody_activates(self, family, end):
-        """A context that outlives its run, and a run that was taken from its process."""
-        contexts: list[RunContext] = []
+        """A run that has ended in the database or was taken from its process, while its function goes on."""
+        refused: list[str] = []
         manifest("parent").trigger()
         family.dispatch()
         (item,) = claim(process=family.process, workflows=registry.names(), limit=1, now=family.now)
@@ -166,19 +166,20 @@ class TestRefusing:
         arguments = found.arguments
 
         def keep(value: Any, *, run: RunContext) -> dict[str, Any]:
-            contexts.append(run)
+            if end == "ended":
+                assert manifest("parent").cancel().running == 1
+                Metadata.objects.in_progress().update(state=ExecutionState.CANCELLED, ended_at=family.now)
+            else:
+                Process.objects.update(**{f"{end}_at": family.now})
+            with pytest.raises(ProcessLost) as caught:
+                run.activate("one", Slice("too late"))
+            refused.append(str(caught.value))
             return arguments(value, run=run)
 
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(found, "arguments", keep)
             execute(item)
-        if end == "ended":
-            assert manifest("parent").cancel().running == 1
-            Metadata.objects.in_progress().update(state=ExecutionState.CANCELLED, ended_at=family.now)
-        else:
-            Process.objects.update(**{f"{end}_at": family.now})
-        with pytest.raises(ProcessLost):
-            contexts[0].activate("one", Slice("too late"))
+        assert len(refused) == 1
         assert not WorkQueue.objects.filter(source=Source.ACTIVATION).exists()
 
 
@@ -230,17 +231,18 @@ class TestSkipping:
         assert WorkQueue.objects.filter(manifest_external_id="one").count() == before
         assert held == (1 if prepare is running else 0)
 
-    def test_the_newest_input_of_one_named_twice_counts(self, family):
-        """``activate_many`` takes pairs; the same child twice in one call is one activation."""
+    def test_one_that_is_named_twice_is_refused_and_no_other_queued(self, family):
+        """It could run for one of the inputs only."""
         run = make_execution(manifest("parent"), state=ExecutionState.IN_PROGRESS, process=family.process)
-        woken = activate(
-            [("one", Slice("a")), ("one", Slice("b"))],
-            parent_manifest_id=manifest("parent").id,
-            execution_id=run.id,
-            process_id=family.process.id,
-        )
-        assert woken == ["one"]
-        assert WorkQueue.objects.get().input["table"] == "b"
+        with pytest.raises(ActivationError, match="'one' cannot be activated: it is named twice") as caught:
+            activate(
+                [("two", Slice("c")), ("one", Slice("a")), ("one", Slice("b"))],
+                parent_manifest_id=manifest("parent").id,
+                execution_id=run.id,
+                process_id=family.process.id,
+            )
+        assert caught.value.external_id == "one"
+        assert not WorkQueue.objects.exists()
 
 
 def test_a_dormant_child_that_somebody_triggers_runs_with_its_declared_input(family):

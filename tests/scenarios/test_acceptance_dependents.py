@@ -14,12 +14,11 @@ from chainsched.db import audit_guard
 from chainsched.domain.due import Reason
 from chainsched.domain.outcomes import FailureType, Finished, failed
 from chainsched.domain.states import ExecutionState, Source
-from chainsched.flow.maintain.reap import reap
 from chainsched.flow.run.record import record
 from chainsched.models import DeadLetter, Manifest, ManifestGroup, Metadata, WorkQueue
 from chainsched.registry import registry
 from chainsched.testing import Workbench
-from tests.drive import executions_of, manifest, run_on, start_running
+from tests.drive import executions_of, manifest, reap_silent, run_on, start_running
 from tests.factories import NOW, make_process
 from tests.testapp.workflows import Slice, activate_copy, copy, fail, give_up, ping
 
@@ -148,7 +147,7 @@ def dependent_lost_with_its_process(bench: Workbench) -> list[int]:
     hold(bench)
     newest = parent_runs(bench)
     Metadata.objects.in_progress().update(process=make_process(heartbeat_at=NOW - timedelta(hours=1)))
-    assert reap(now=bench.now).lost == 1
+    assert reap_silent(now=bench.now).lost == 1
     return [first, newest]
 
 
@@ -361,7 +360,7 @@ def dead_lettered_by_timeout(bench: Workbench) -> None:
 def dead_lettered_by_loss(bench: Workbench) -> None:
     hold(bench)
     Metadata.objects.in_progress().update(process=make_process(heartbeat_at=NOW - timedelta(hours=1)))
-    assert reap(now=bench.now).lost == 1
+    assert reap_silent(now=bench.now).lost == 1
 
 
 def cancelled_while_pending(bench: Workbench) -> None:

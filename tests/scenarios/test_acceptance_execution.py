@@ -18,11 +18,10 @@ from chainsched.domain.outcomes import Finished, Outcome, completed
 from chainsched.domain.results import Answer, Cancelled
 from chainsched.domain.states import ExecutionState, Source
 from chainsched.exceptions import ChainschedError
-from chainsched.flow.maintain.reap import reap
 from chainsched.flow.run.record import record
 from chainsched.models import DeadLetter, Manifest, Metadata, WorkQueue
 from chainsched.testing import Workbench
-from tests.drive import alarm_of, executions_of, manifest, run_on, start_running
+from tests.drive import alarm_of, executions_of, manifest, reap_silent, run_on, start_running
 from tests.factories import NOW, make_letter, make_process
 from tests.testapp.workflows import Slice, copy, copy_async, fail, give_up, ping
 
@@ -318,7 +317,7 @@ class TestRetries:
             Metadata.objects.pending().update(
                 state=ExecutionState.IN_PROGRESS, process=dead, claimed_at=bench.now, started_at=bench.now
             )
-            assert reap(now=bench.now).lost == 1
+            assert reap_silent(now=bench.now).lost == 1
             not_before = WorkQueue.objects.queued().get().not_before
             assert not_before is not None
             waits.append((not_before - bench.now).total_seconds())

@@ -200,7 +200,8 @@ class TestStarting:
             seen["manifests"] = list(Manifest.objects.values_list("external_id", flat=True))
             seen["lost"] = Metadata.objects.get().state
 
-        dead = make_process(heartbeat_at=NOW - timedelta(days=900))
+        # One that only sends no heartbeat is watched for one expiry first.
+        dead = make_process(heartbeat_at=NOW - timedelta(days=900), lost_at=NOW - timedelta(days=899))
         left = make_manifest("left", state={}, is_declared=False)
         make_execution(left, state=ExecutionState.IN_PROGRESS, process=dead, started_at=NOW)
         monkeypatch.setattr(Supervisor, "run_once", look)

@@ -14,14 +14,13 @@ from chainsched.domain.due import Reason
 from chainsched.domain.states import ExecutionState, Source
 from chainsched.exceptions import ChainschedError, CycleError, LimitExceeded, UnknownManifest
 from chainsched.flow.maintain.fsck import reconcile
-from chainsched.flow.maintain.reap import reap
 from chainsched.models import DeadLetter, Manifest, ManifestGroup, Metadata, WorkQueue
 from chainsched.testing import Workbench
-from tests.drive import executions_of, manifest, run_on, start_running
+from tests.drive import executions_of, manifest, reap_silent, run_on, start_running
 from tests.factories import NOW, make_process
 from tests.testapp.workflows import Slice, activate_copy, copy, fail, give_up, ping
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.slow_on_postgres]
 
 GROUP = {"group": "g"}
 
@@ -309,7 +308,7 @@ def is_lost_for_good(bench: Workbench, name: str) -> None:
     dead = make_process(heartbeat_at=bench.now - timedelta(hours=1))
     lost = Metadata.objects.pending().filter(manifest_external_id=name)
     lost.update(state=ExecutionState.IN_PROGRESS, process=dead, claimed_at=bench.now, started_at=bench.now)
-    assert reap(now=bench.now).lost == 1
+    assert reap_silent(now=bench.now).lost == 1
 
 
 def is_disabled(bench: Workbench, name: str) -> None:

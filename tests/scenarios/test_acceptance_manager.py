@@ -14,14 +14,13 @@ from chainsched.domain.due import IN_WORDS, Reason
 from chainsched.domain.results import Answer, Cancelled
 from chainsched.domain.states import ExecutionState, ScheduleType, Source
 from chainsched.flow.maintain.fsck import reconcile
-from chainsched.flow.maintain.reap import reap
 from chainsched.flow.run import enqueue
 from chainsched.flow.run.evaluate import evaluate
-from chainsched.flow.run.settle import settle
+from chainsched.flow.run.fold_notes import settle
 from chainsched.flow.schedule.declare import Schedules
 from chainsched.models import DeadLetter, Manifest, ManifestGroup, ManifestState, Metadata, WorkQueue
 from chainsched.testing import Workbench
-from tests.drive import alarm_of, executions_of, manifest, run_on, start_running
+from tests.drive import alarm_of, executions_of, manifest, reap_silent, run_on, start_running
 from tests.factories import (
     NOW,
     make_dependent,
@@ -170,7 +169,7 @@ def lost_with_its_process(bench: Workbench) -> datetime | None:
     bench.dispatch()
     dead = make_process(heartbeat_at=bench.now - timedelta(hours=1))
     Metadata.objects.update(state=ExecutionState.IN_PROGRESS, process=dead, started_at=bench.now)
-    assert reap(now=bench.now).lost == 1
+    assert reap_silent(now=bench.now).lost == 1
     assert alarm_of("job") is None
     assert bench.drain() == ["job"]
     return bench.now + FIVE_MINUTES
@@ -182,7 +181,7 @@ def lost_with_its_process_for_good(bench: Workbench) -> datetime | None:
     bench.dispatch()
     dead = make_process(heartbeat_at=bench.now - timedelta(hours=1))
     Metadata.objects.update(state=ExecutionState.IN_PROGRESS, process=dead, started_at=bench.now)
-    reap(now=bench.now)
+    reap_silent(now=bench.now)
     assert DeadLetter.objects.awaiting().exists()
     return None
 
@@ -656,7 +655,7 @@ def claim_given_back(bench: Workbench) -> datetime | None:
     bench.dispatch()
     dead = make_process(heartbeat_at=bench.now - timedelta(hours=1))
     Metadata.objects.update(state=ExecutionState.IN_PROGRESS, process=dead, claimed_at=bench.now)
-    assert reap(now=bench.now).released == 1
+    assert reap_silent(now=bench.now).released == 1
     assert alarm_of("job") is None
     assert bench.drain() == ["job"]
     assert executions_of("job")[0].attempt == 1
@@ -670,7 +669,7 @@ def told_to_stop_and_lost(bench: Workbench) -> datetime | None:
     dead = make_process(heartbeat_at=bench.now - timedelta(hours=1))
     Metadata.objects.update(state=ExecutionState.IN_PROGRESS, process=dead, started_at=bench.now)
     assert manifest("job").cancel() == Cancelled(running=1)
-    assert reap(now=bench.now).lost == 1
+    assert reap_silent(now=bench.now).lost == 1
     assert executions_of("job")[0].state == ExecutionState.CANCELLED
     return bench.now + FIVE_MINUTES
 
@@ -1029,8 +1028,14 @@ class TestExplaining:
 
     def test_the_tables_show_every_reason(self):
         shown = {reason for _, reason in [*CASES, *YES]} | {Reason.NOT_DUE, Reason.NO_ALARM}
-        # What a join waits for, or waited for in vain, is told by its runs; no turn looks at it.
-        assert shown | {Reason.WAITS_FOR_PARENTS, Reason.TOO_FEW_ARRIVED} == set(Reason)
+        # Runs tell what a join waits for. No turn looks at that, at unknown values, or at what is put aside.
+        not_decided = {
+            Reason.WAITS_FOR_PARENTS,
+            Reason.TOO_FEW_ARRIVED,
+            Reason.PUT_ASIDE,
+            Reason.UNKNOWN_VALUE,
+        }
+        assert shown | not_decided == set(Reason)
 
     def test_a_join_beside_siblings_at_work_is_told_to_wait_and_no_turn_looks_at_it(self, bench):
         root = bench.schedules.schedule(ping, "root", None, Every.hours(1))

@@ -28,6 +28,7 @@ from chainsched.models import (
 from chainsched.runtime.loops.cleaner import Cleaner
 from tests.drive import executions_of, manifest
 from tests.factories import NOW, make_execution, make_letter, make_manifest, make_process, make_queue_row
+from tests.scenarios.graphs import GIVEN_UP, check_all_closed, end, end_all, make_diamond, next_run, start
 from tests.testapp import workflows
 
 pytestmark = pytest.mark.django_db
@@ -290,6 +291,31 @@ class TestRuns:
         DeadLetter.objects.get().acknowledge()
         clean(Policy.of(DAY, 0), now=bench.now)
         assert not GraphRun.objects.filter(id=run).exists()
+
+    def test_a_letter_keeps_all_runs_that_its_execution_stood_for(self, bench):
+        """Its retry lets the join run in each of them; the run before them may go."""
+        make_diamond()
+        end(bench, "head")
+        start(bench)
+        end(bench, "a", "b")
+        for _ in range(2):
+            next_run(bench)
+            end(bench, "a", "b")
+        end(bench, "c")
+        end(bench, "c", outcome=GIVEN_UP)
+        end_all(bench)
+        bench.advance(days=31)
+        Process.objects.update(heartbeat_at=bench.now)
+        Manifest.objects.filter(external_id="head").update(is_enabled=False)
+        _, *others = GraphRun.objects.order_by("id")
+        for _ in range(2):
+            clean(Policy.of(30 * DAY, 0), now=bench.now)
+        assert list(GraphRun.objects.order_by("id")) == others
+        DeadLetter.objects.get().retry()
+        assert end_all(bench) == ["c", "join"]
+        assert executions_of("join")[0].run == others[1]
+        assert TakenOver.objects.filter(run_id=others[0].id, execution_id=executions_of("join")[0].id).exists()
+        check_all_closed(bench)
 
 
 def test_work_is_done_page_by_page_and_batch_by_batch(monkeypatch):

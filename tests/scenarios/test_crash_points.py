@@ -11,14 +11,12 @@ from chainsched.domain import outcomes
 from chainsched.domain.outcomes import Finished, Outcome
 from chainsched.domain.states import BulkDecisionStatus, BulkDecisionVerb, ExecutionState
 from chainsched.flow.maintain.fsck import reconcile
-from chainsched.flow.maintain.reap import reap
 from chainsched.flow.operate.bulk_decisions import carry_out, request_bulk_decision
 from chainsched.flow.run.activate import activate
 from chainsched.flow.run.claim import claim, hand_back
 from chainsched.flow.run.consume import consume
-from chainsched.flow.run.fold_notes import fold_notes
+from chainsched.flow.run.fold_notes import fold_notes, settle
 from chainsched.flow.run.record import record
-from chainsched.flow.run.settle import settle
 from chainsched.models import (
     BulkDecision,
     DeadLetter,
@@ -33,12 +31,12 @@ from chainsched.models import (
 )
 from chainsched.registry import registry
 from chainsched.testing import Workbench
-from tests.drive import manifest
+from tests.drive import manifest, reap_silent
 from tests.factories import NOW, make_process
 from tests.scenarios.crashes import Stage, sweep
 from tests.testapp import workflows
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow_on_postgres]
 
 # Alarms of a cron do not depend on when a run ended, so that they can be compared.
 HOURLY = Cron.hourly(minute=5)
@@ -179,7 +177,7 @@ class ClaimOfAWorkerThatLivesOn(ClaimOfAWorkerThatDies):
 
 def let_the_dead_be_found(bench: Workbench) -> None:
     bench.advance(minutes=1)
-    reap(now=bench.now)
+    reap_silent(now=bench.now)
 
 
 class Record(OfAFamily):
@@ -424,7 +422,7 @@ class Reap(Stage):
         bench.advance(minutes=1)
 
     def run(self, bench: Workbench) -> None:
-        reap(now=bench.now)
+        reap_silent(now=bench.now)
 
     def recover(self, bench: Workbench) -> None:
         self.run(bench)

@@ -9,11 +9,10 @@ from chainsched import Every
 from chainsched.domain.results import Answer
 from chainsched.domain.states import ExecutionState, Source
 from chainsched.exceptions import ActivationError, InvalidInput, ProcessLost, UnknownManifest
-from chainsched.flow.maintain.reap import reap
 from chainsched.flow.run.activate import activate
 from chainsched.models import Metadata, Process, WorkQueue
 from chainsched.registry import registry
-from tests.drive import executions_of, manifest
+from tests.drive import executions_of, manifest, reap_silent
 from tests.factories import make_execution, make_letter
 from tests.testapp import workflows
 
@@ -120,7 +119,7 @@ def test_a_run_that_has_activated_something_has_begun(run, family):
     run.refresh_from_db()
     assert run.started_at == family.now - timedelta(seconds=5)
     Process.objects.update(lost_at=family.now)
-    assert reap(now=family.now).lost == 1
+    assert reap_silent(now=family.now).lost == 1
 
 
 def test_a_start_that_is_known_stays(run, family):

@@ -147,6 +147,7 @@ def outcome_of(join: str, run: GraphRun) -> str:
     return JoinState.objects.get(join_id=manifest(join).id, run=run).outcome
 
 
+@pytest.mark.slow_on_postgres
 def test_two_nights_with_loads_that_fail_and_a_poisoned_table(warehouse):
     warehouse.go_to_next_night()
     ran = Counter(warehouse.work(warehouse.broken))

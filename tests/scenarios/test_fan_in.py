@@ -18,7 +18,7 @@ from chainsched.registry import registry
 from tests.drive import executions_of, manifest
 from tests.testapp import workflows
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.slow_on_postgres]
 
 GROUP = {"group": "g"}
 

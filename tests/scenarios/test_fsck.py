@@ -16,10 +16,11 @@ from chainsched.domain import outcomes
 from chainsched.domain.outcomes import Finished
 from chainsched.domain.states import ExecutionState, QueueStatus, RunCondition, ScheduleType, Source
 from chainsched.flow.maintain.fsck import CHECKS, RECONCILED, reconcile, run_fsck
+from chainsched.flow.maintain.fsck_executions import queue_and_executions_agree
 from chainsched.flow.run.claim import claim
 from chainsched.flow.run.dispatch import dispatch
+from chainsched.flow.run.fold_notes import settle
 from chainsched.flow.run.record import record
-from chainsched.flow.run.settle import settle
 from chainsched.models import (
     DeadLetter,
     Dependency,
@@ -29,6 +30,7 @@ from chainsched.models import (
     ManifestState,
     Metadata,
     Near,
+    Process,
     WorkQueue,
 )
 from chainsched.registry import registry
@@ -36,7 +38,7 @@ from tests.drive import executions_of, manifest
 from tests.factories import make_dependent, make_execution, make_letter, make_manifest, make_process, make_queue_row
 from tests.testapp import workflows
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.slow_on_postgres]
 
 GROUP = {"group": "g"}
 
@@ -236,7 +238,7 @@ def process_gone(bench):
     bench.manage()
     bench.dispatch()
     claim(process=bench.process, workflows=registry.names(), limit=1, now=bench.now)
-    type(bench.process).objects.filter(pk=bench.process.pk).update(heartbeat_at=bench.now - timedelta(hours=1))
+    Process.objects.filter(pk=bench.process.pk).update(lost_at=bench.now)
 
 
 def process_missing(bench):
@@ -314,6 +316,17 @@ def state_row_missing(bench):
     state("leaf").delete()
 
 
+def manifest_put_aside(bench):
+    ManifestState.objects.put_aside({manifest("root").id: "it does not fit"}, now=bench.now)
+
+
+def row_put_aside(bench):
+    bench.travel_to(bench.now + timedelta(hours=1))
+    bench.manage()
+    row = WorkQueue.objects.queued().get(manifest=manifest("root"))
+    WorkQueue.objects.put_aside({row.id: "it does not fit"}, now=bench.now)
+
+
 BROKEN: list[tuple[str, Callable[..., None], str]] = [
     ("alarm_missing", alarm_lost, "root"),
     ("alarm_missing", wish_lost, "leaf"),
@@ -358,6 +371,8 @@ BROKEN: list[tuple[str, Callable[..., None], str]] = [
     ("cycle", cycle, "root"),
     ("guard", guard_removed, "chainsched_metadata"),
     ("state_row", state_row_missing, "leaf"),
+    ("put_aside", manifest_put_aside, "root"),
+    ("put_aside", row_put_aside, "root"),
 ]
 
 
@@ -458,6 +473,15 @@ class TestWhatMendingLeads:
         assert executions_of("root")[-1].state == ExecutionState.FAILED
         assert family.queued() == ["root"]
 
+    def test_a_silent_process_is_reported_and_left_to_those_that_watch_it(self, family):
+        process_gone(family)
+        Process.objects.update(lost_at=None, heartbeat_at=family.now - timedelta(hours=1))
+        (finding,) = run_fsck(now=family.now, repair=True)
+        assert not finding.is_repaired
+        assert "once it has watched that process" in finding.evidence
+        assert Process.objects.get().lost_at is None
+        assert executions_of("root")[-1].state == ExecutionState.IN_PROGRESS
+
     def test_numbers_ahead_of_the_parent_let_its_next_success_count(self, family):
         due_ahead_of_parent(family)
         run_fsck(now=family.now, repair=True)
@@ -487,6 +511,23 @@ def test_an_execution_that_has_ended_is_reported_and_left(family):
     (finding,) = run_fsck(now=family.now, repair=True)
     assert "final" in finding.evidence
     assert not finding.is_repaired
+
+
+def test_a_link_is_judged_again_under_the_lock_on_its_manifest(family, monkeypatch):
+    """Meanwhile the execution was taken back, and its row waits in the queue again."""
+    row_names_nobody(family)
+    row = WorkQueue.objects.queued().get()
+    lock = ManifestState.objects.lock
+
+    def lock_late(manifest_ids):
+        Metadata.objects.filter(work_queue=row).update(work_queue=None)
+        return lock(manifest_ids)
+
+    monkeypatch.setattr(ManifestState.objects, "lock", lock_late)
+    (finding,) = queue_and_executions_agree("links", now=family.now, repair=True)
+    assert not finding.is_repaired
+    row.refresh_from_db()
+    assert (row.status, row.execution_id) == (QueueStatus.QUEUED, None)
 
 
 class TestLimits:

@@ -7,7 +7,7 @@ from django.core.management.color import no_style
 
 from chainsched import Every, ManifestItem, RunCondition
 from chainsched.exceptions import CycleError, DeclarationError
-from chainsched.flow.run.settle import settle
+from chainsched.flow.run.fold_notes import settle
 from chainsched.flow.schedule.plan import Change, plan
 from chainsched.management.verbs.plan import lines
 from chainsched.models import Dependency, Manifest
@@ -15,7 +15,7 @@ from tests.drive import manifest
 from tests.scenarios.graphs import GROUP, check_all_closed, end, end_all, start
 from tests.testapp.workflows import ping
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.slow_on_postgres]
 
 OPTIONS: dict[str, Any] = {"at_least": 2, "deadline": 600, "eager": True, "again_on_late": True}
 
@@ -240,6 +240,10 @@ MISUSES = [
     ({"depends_on": ["a", "b"], "fan_in": True}, "Drop fan_in, or name one parent"),
     ({"depends_on": ["a", "b"], "fan_in": "tree"}, "Drop fan_in, or name one parent"),
     ({"depends_on": []}, "name at least one parent"),
+    (
+        {"depends_on": None},
+        r"nothing would ever run it. Name its parent or its parents, or declare",
+    ),
     ({"depends_on": ["a", "a"]}, "names a parent twice: a, a; name each once"),
     ({"depends_on": ["a", 7]}, "one external id or a list of them"),
     ({"depends_on": 7}, "one external id or a list of them"),
@@ -249,6 +253,7 @@ MISUSES = [
     ({"depends_on": ["a", "b"], "at_least": "2"}, "whole number from 1 on"),
     ({"depends_on": ["a", "b"], "at_least": "0%"}, "a percentage such as"),
     ({"depends_on": ["a", "b"], "at_least": "101%"}, "a percentage such as"),
+    ({"depends_on": ["a", "b"], "at_least": "33.3%"}, "a percentage such as"),
     ({"depends_on": ["a", "b"], "deadline": 0}, "deadline must be a timedelta or a whole number of seconds from 1"),
     ({"depends_on": ["a", "b"], "eager": "yes"}, "eager must be True or False"),
     ({"depends_on": ["a", "b"], "again_on_late": 1}, "again_on_late must be True or False"),
@@ -277,6 +282,14 @@ class TestMisuse:
     def test_a_call_that_cannot_be_says_what_to_write_and_writes_nothing(self, known, options, words):
         with pytest.raises(DeclarationError, match=words):
             Manifest.objects.schedule_dependent(ping, "join", None, **options)
+        assert Manifest.objects.count() == 3
+
+    @pytest.mark.parametrize(
+        "options", [{"parent": ["a", "b"]}, {"parent": None}, {"parent": "a", "depends_on": "b"}], ids=str
+    )
+    def test_a_child_that_runs_once_has_one_parent(self, known, options):
+        with pytest.raises(DeclarationError, match=r"has one parent.*with schedule_dependent\(\)"):
+            Manifest.objects.schedule_child(ping, "extra", None, **options)
         assert Manifest.objects.count() == 3
 
     @pytest.mark.parametrize("option", [{"at_least": 1}, {"deadline": 5}, {"fan_in": True}, {"depends_on": ["a", "b"]}])

@@ -8,6 +8,7 @@ from chainsched import Every, ManifestItem
 from chainsched.api import retry_letters
 from chainsched.domain.joins import JoinOutcome
 from chainsched.models import DeadLetter, Manifest
+from chainsched.models.join_reports import describe_join
 from tests.drive import executions_of, manifest
 from tests.scenarios.graphs import (
     DONE,
@@ -27,7 +28,7 @@ from tests.scenarios.graphs import (
 )
 from tests.testapp.workflows import ping
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.slow_on_postgres]
 
 
 def begin(bench, **options):
@@ -108,6 +109,52 @@ class TestPercent:
         assert state_of("join", runs()[1]).outcome == JoinOutcome.SHORT
         manifest("d").enable()
         assert end_all(bench) == ["d", "join"]
+        check_all_closed(bench)
+
+
+class TestEdgesThatAreGone:
+    """Only parents that the join still has count; what arrived from another one stands for none of them."""
+
+    @pytest.mark.parametrize("gone", ["deleted", "named no longer"])
+    @pytest.mark.parametrize("outcome", [DONE, GIVEN_UP])
+    def test_a_parent_that_arrived_and_is_gone_stands_for_no_other(self, bench, gone, outcome):
+        begin(bench)
+        end(bench, "a")
+        manifest("a").delete() if gone == "deleted" else declare_join(depends_on=["b", "c"])
+        end(bench, "b")
+        assert starts_of(bench, "join") == 0
+        end(bench, "c", outcome=outcome)
+        assert starts_of(bench, "join") == (outcome is DONE)
+        if outcome is GIVEN_UP:
+            assert "1 of 2 arrived, it needs 2, short" in describe_join(state_of("join", runs()[0])).in_words
+        end_all(bench)
+        check_all_closed(bench)
+
+    def test_the_retry_of_a_parent_that_is_left_makes_it_enough(self, bench):
+        begin(bench)
+        end(bench, "a", "b")
+        declare_join(depends_on=["b", "c"])
+        end(bench, "c", outcome=GIVEN_UP)
+        assert starts_of(bench, "join") == 0
+        DeadLetter.objects.get().retry()
+        assert end_all(bench) == ["c", "join"]
+        check_all_closed(bench)
+
+    @pytest.mark.parametrize(("at_least", "is_run"), [("100%", False), ("75%", True), (3, True)])
+    def test_a_one_time_child_that_is_done_counts_as_one_of_those_that_a_fan_in_waits_for(
+        self, bench, at_least, is_run
+    ):
+        """Three of four arrived: it has one member more than those that are there in the next run."""
+        make_diamond(depends_on="head", fan_in=True, at_least=at_least)
+        Manifest.objects.schedule_child(ping, "extra", None, parent="head", **GROUP)
+        manifest("c").disable()
+        end(bench, "head")
+        end(bench, "extra", "a")
+        start(bench)
+        assert describe_join(state_of("join", runs()[0])).expected == 4
+        end(bench, "b")
+        assert starts_of(bench, "join") == is_run
+        end_all(bench)
         check_all_closed(bench)
 
 

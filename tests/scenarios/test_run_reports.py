@@ -5,7 +5,7 @@ import json
 import pytest
 from django.core.management import CommandError, call_command
 
-from chainsched import Every
+from chainsched import Every, GiveUp, ManifestItem
 from chainsched.domain import outcomes
 from chainsched.domain.joins import JoinOutcome
 from chainsched.domain.outcomes import Finished, Outcome
@@ -16,15 +16,19 @@ from chainsched.flow.run.claim import claim
 from chainsched.flow.run.dispatch import dispatch
 from chainsched.flow.run.record import record
 from chainsched.models import DeadLetter, GraphRun, JoinState, Metadata
-from chainsched.models.run_reports import describe_join, describe_run
+from chainsched.models.join_reports import describe_join
+from chainsched.models.run_reports import describe_run, find_arrivals
 from chainsched.registry import registry
 from tests.drive import executions_of, manifest
 from tests.testapp import workflows
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.slow_on_postgres]
 
 GROUP = {"group": "g"}
 FAILED = outcomes.raised(RuntimeError("broken"))
+GIVEN_UP = outcomes.raised(GiveUp("the source is gone"))
+# Of a whole run with all its joins.
+MAX_QUERIES = 16
 
 
 @pytest.fixture
@@ -115,6 +119,62 @@ class TestAShortJoin:
         bench.drain()
         assert reasons(join_state()) == {"b": "not reached"}
 
+    def test_a_member_with_a_row_that_was_cancelled_is_named(self, diamond):
+        """It stood for two runs, and was an execution in neither."""
+        start_all(diamond)
+        for _ in range(2):
+            diamond.advance(hours=1)
+            finish(diamond, "head")
+        finish(diamond, "d")
+        manifest("d").cancel()
+        for name in "abcabc":
+            finish(diamond, name)
+        for state in JoinState.objects.filter(join_id=manifest("join").id).order_by("id")[1:]:
+            assert state.outcome == JoinOutcome.SHORT
+            assert reasons(state) == {"d": "cancelled before it began"}
+
+    def test_a_due_member_whose_parent_is_disabled_and_one_that_nobody_activated_are_named(self, bench):
+        chain = bench.schedules.schedule(workflows.ping, "head", None, Every.hours(1), **GROUP)
+        chain.include(workflows.ping, "m", **GROUP).then_include(workflows.ping, "child", **GROUP)
+        chain.include(workflows.ping, "asleep", dormant=True, **GROUP)
+        chain.include(workflows.ping, "join", depends_on=["child", "asleep"], **GROUP)
+        bench.seed()
+        finish(bench, "head")
+        start_all(bench)
+        manifest("m").disable()
+        finish(bench, "m")
+        assert join_state().outcome == JoinOutcome.SHORT
+        assert reasons(join_state()) == {"child": "parent disabled", "asleep": "not activated"}
+        assert describe_run(GraphRun.objects.get()).open_work == (), "it waits for neither"
+
+
+class TestArrivals:
+    def test_a_member_that_arrived_and_failed_later_in_the_run_has_arrived(self, diamond):
+        finish(diamond, "a")
+        (arrived,) = executions_of("a")
+        assert arrived.run_from_here() is Answer.QUEUED
+        finish(diamond, "a", GIVEN_UP)
+        assert set(reasons(join_state())) == {"b", "c", "d"}
+        for name in "bcd":
+            finish(diamond, name)
+        start_all(diamond)
+        (joined,) = executions_of("join")
+        assert [parent.external_id for parent in find_arrivals(joined)] == list("abcd")
+        assert arrived.id in {parent.execution_id for parent in find_arrivals(joined)}
+
+    @pytest.mark.parametrize("options", [{"fan_in": True}, {"depends_on": ["m-0", "m-1"], "at_least": 1}])
+    def test_more_joins_and_members_take_no_more_queries(self, bench, options, django_assert_max_num_queries):
+        chain = bench.schedules.schedule(workflows.ping, "head", None, Every.hours(1), **GROUP)
+        chain = chain.include_many(workflows.ping, None, [ManifestItem(f"m-{at}") for at in range(20)], **GROUP)
+        for at in range(5):
+            chain.include(workflows.ping, f"join-{at}", **options, **GROUP)
+        bench.seed()
+        finish(bench, "head")
+        with django_assert_max_num_queries(MAX_QUERIES):
+            report = describe_run(GraphRun.objects.get())
+        assert len(report.joins) == 5
+        assert {len(join.missing) for join in report.joins} == {2 if "at_least" in options else 20}
+
 
 class TestRunFromHere:
     def test_it_makes_a_short_join_enough(self, diamond):
@@ -181,6 +241,24 @@ class TestTheRun:
         }
         assert [join.external_id for join in report.joins] == ["join"]
         assert report.state == "open"
+
+    def test_it_lists_what_waits_for_a_newer_run_too(self, diamond):
+        """Under the name of that one; an execution that stands for both is listed in both."""
+        start_all(diamond)
+        for _ in range(2):
+            diamond.advance(hours=1)
+            finish(diamond, "head")
+        first, second, third = GraphRun.objects.order_by("id")
+        assert {work.standing for work in describe_run(first).open_work} == {"running"}
+        assert {(work.external_id, work.standing) for work in describe_run(second).open_work} == {
+            (name, "due") for name in "abcd"
+        }
+        finish(diamond, "a")
+        diamond.manage()
+        assert ("a", "queued") in {(work.external_id, work.standing) for work in describe_run(second).open_work}
+        start_all(diamond)
+        for run in (second, third):
+            assert ("a", "running") in {(work.external_id, work.standing) for work in describe_run(run).open_work}
 
     def test_the_command_lists_runs_and_shows_one(self, diamond, capsys):
         run = GraphRun.objects.get()

@@ -1,14 +1,18 @@
 """Runs of the graph: who has a part in them, how they are cancelled, changed on the way, and limited in number."""
 
 import pytest
+from django.db import transaction
 from django.db.models import F
 
 from chainsched import Every
 from chainsched.domain.joins import JoinOutcome
+from chainsched.domain.outcomes import Finished
 from chainsched.flow.maintain.fsck import run_fsck
+from chainsched.flow.run.record import record
 from chainsched.models import DeadLetter, GraphRun, JoinState, Manifest, ManifestGroup
 from tests.drive import executions_of, manifest
 from tests.scenarios.graphs import (
+    DONE,
     FAILED,
     GIVEN_UP,
     GROUP,
@@ -27,7 +31,7 @@ from tests.scenarios.graphs import (
 )
 from tests.testapp.workflows import ping
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.slow_on_postgres]
 
 FAN_IN = {"depends_on": "head", "fan_in": True}
 
@@ -86,6 +90,25 @@ class TestDisabledMembers:
         end(bench, "c")
         assert starts_of(bench, "join") == 1
         end_all(bench)
+        check_all_closed(bench)
+
+    def test_one_whose_parent_a_users_transaction_switches_on_makes_the_join_wait_in_the_same_turn(self, bench):
+        Manifest.objects.schedule(ping, "head", None, Every.hours(1), **GROUP)
+        for name, parent in (("a", "head"), ("m", "head"), ("c", "m")):
+            Manifest.objects.schedule_dependent(ping, name, None, depends_on=parent, **GROUP)
+        declare_join(depends_on=["a", "c"])
+        end(bench, "head")
+        end(bench, "m")
+        manifest("m").disable()
+        start(bench)
+        assert not is_running("c")
+        with transaction.atomic():
+            manifest("m").enable()
+        (running,) = executions_of("a")
+        record([Finished(running.id, DONE)], by=bench.process, now=bench.now)
+        bench.manage()
+        assert state_of("join", *runs()).outcome == JoinOutcome.WAITING
+        assert end_all(bench) == ["c", "join"]
         check_all_closed(bench)
 
     def test_a_member_that_is_off_has_no_part_in_later_runs(self, bench, switch):
@@ -255,6 +278,33 @@ class TestCancelledRuns:
         assert coverage("join")[first.id] == [executions_of("join")[0].id]
         check_all_closed(bench)
 
+    @pytest.mark.parametrize("stage", ["due", "queued", "running"])
+    @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+    def test_a_row_that_stands_for_two_runs_is_cancelled_with_the_last_of_them(self, bench, order, stage):
+        """In whatever order: it is named after the newer one."""
+        make_diamond(**FAN_IN)
+        manifest("head").trigger()
+        start(bench)
+        manifest("a").trigger()
+        start(bench)
+        end(bench, "head")
+        next_run(bench)
+        start(bench)
+        if stage != "due":
+            end(bench, "a")
+            bench.manage()
+        if stage == "running":
+            start(bench)
+        first, second = (run for run in runs() if run.head_external_id == "head")
+        for run in [(first, second)[at] for at in order]:
+            run.cancel()
+        if stage != "running":
+            assert manifest("a").state.due_run is None
+            assert "a" not in bench.queued()
+        end_all(bench)
+        assert len(executions_of("a")) == (2 if stage == "running" else 1)
+        check_all_closed(bench)
+
     def test_a_letter_of_a_cancelled_run_is_refused(self, bench):
         make_diamond()
         end(bench, "head")
@@ -373,7 +423,14 @@ CHANGES = [
 
 
 class TestChangesInMidRun:
-    @pytest.mark.parametrize("ended", [None, "", "ab"], ids=["the head runs", "all run", "one runs"])
+    @pytest.mark.parametrize(
+        "ended",
+        [
+            pytest.param(None, id="the head runs", marks=pytest.mark.slow),
+            pytest.param("", id="all run"),
+            pytest.param("ab", id="one runs", marks=pytest.mark.slow),
+        ],
+    )
     @pytest.mark.parametrize("change", CHANGES, ids=[change.__name__.replace("_", " ") for change in CHANGES])
     def test_nothing_stays_open_in_a_closed_run(self, bench, change, ended):
         make_diamond()

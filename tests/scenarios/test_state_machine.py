@@ -41,7 +41,6 @@ from chainsched.domain.outcomes import FailureType, Finished, Outcome
 from chainsched.domain.states import ExecutionState, RunCondition
 from chainsched.exceptions import ProcessLost
 from chainsched.flow.maintain.fsck import reconcile
-from chainsched.flow.maintain.reap import reap
 from chainsched.flow.run.activate import activate
 from chainsched.flow.run.claim import claim, hand_back
 from chainsched.flow.run.dispatch import dispatch
@@ -51,6 +50,7 @@ from chainsched.flow.schedule.batches import declaration
 from chainsched.flow.schedule.plan import Origin
 from chainsched.flow.schedule.seed import write_declarations
 from chainsched.models import DeadLetter, Manifest, ManifestGroup, ManifestState, Metadata, Process, WorkQueue
+from tests.drive import reap_silent, silent_processes
 from tests.factories import NOW, make_process
 from tests.scenarios import reference_model as rm
 from tests.scenarios.reference_model import Group, Job, Model, Run
@@ -85,6 +85,7 @@ def test_whatever_happens_the_rows_are_as_the_design_says(part, settings):
     run_state_machine_as_test(Engine, settings=_effort(-(-EXAMPLES[connection.vendor] // PARTS)))
 
 
+@pytest.mark.slow_on_postgres
 @pytest.mark.timeout(300)
 def test_a_few_things_happen_and_the_rows_are_as_the_design_says(settings):
     settings.CHAINSCHED = CONFIG
@@ -332,7 +333,7 @@ class Engine(RuleBasedStateMachine):
             self.start_process()
 
     def declare_lost(self) -> None:
-        lost = Process.objects.declare_lost(expired_before=self.model.now - rm.EXPIRY, now=self.model.now)
+        lost = Process.objects.declare_lost(silent_processes(now=self.model.now), now=self.model.now)
         assert lost == self.model.declare_lost()
 
     @precondition(lambda self: self.model.running())
@@ -359,7 +360,7 @@ class Engine(RuleBasedStateMachine):
     def reap(self) -> None:
         self.late += [(run.process, run.id) for run in self.model.running()]
         lost = self.model.reap()
-        assert reap(now=self.model.now).lost == len(lost)
+        assert reap_silent(now=self.model.now).lost == len(lost)
 
     # The loops.
 

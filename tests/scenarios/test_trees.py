@@ -12,8 +12,8 @@ from chainsched.exceptions import InvalidInput
 from chainsched.flow.maintain.fsck import run_fsck
 from chainsched.flow.run.claim import claim
 from chainsched.flow.run.dispatch import dispatch
+from chainsched.flow.run.fold_notes import settle
 from chainsched.flow.run.record import record
-from chainsched.flow.run.settle import settle
 from chainsched.models import DeadLetter, GraphRun, JoinState, Manifest, Metadata, WorkQueue
 from chainsched.models.near import RUN_END
 from chainsched.registry import registry
@@ -21,7 +21,7 @@ from tests.drive import executions_of, manifest
 from tests.factories import make_execution, make_queue_row
 from tests.testapp import workflows
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.slow_on_postgres]
 
 GROUP = {"group": "g"}
 

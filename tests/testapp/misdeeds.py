@@ -237,6 +237,13 @@ def tick(run: RunContext) -> str:
 
 
 @workflow
+def leave_a_mark(run: RunContext) -> None:
+    """Write one line as a job that ticks does."""
+    with Path(os.environ["CHAINSCHED_TEST_TICKS"]).open("a") as file:
+        file.write(f"{run.external_id} {run.execution_id} {os.getpid()} {time.monotonic()}\n")
+
+
+@workflow
 def boast(run: RunContext) -> str:
     """Show progress that no database can store, for long enough that it is tried."""
     run.progress(math.nan, math.inf, "a\x00b\ud800")
@@ -275,6 +282,30 @@ def part_ways() -> str:
 @workflow
 def leave_a_transaction_open() -> None:
     transaction.atomic().__enter__()
+
+
+@workflow
+def write_in_an_open_block(name: str) -> None:
+    transaction.atomic().__enter__()
+    Group.objects.create(name=name)
+
+
+@workflow
+async def write_in_an_open_block_async(name: str) -> None:
+    await sync_to_async(transaction.atomic().__enter__)()
+    await Group.objects.acreate(name=name)
+
+
+@workflow
+def leave_two_blocks_open() -> None:
+    transaction.atomic().__enter__()
+    transaction.atomic(savepoint=False).__enter__()
+
+
+@workflow
+def fail_in_an_open_block() -> None:
+    transaction.atomic().__enter__()
+    raise RuntimeError("row 17 is broken")
 
 
 @workflow

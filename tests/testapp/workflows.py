@@ -1,10 +1,15 @@
 """Workflows that the tests schedule."""
 
 import logging
+import sys
 from dataclasses import dataclass
 from typing import Any
 
+from asgiref.sync import sync_to_async
+from django.db import connection
+
 from chainsched import GiveUp, RunContext, correlation, workflow
+from chainsched.models import ManifestGroup
 from tests.testapp import misdeeds
 
 __all__ = ["misdeeds"]
@@ -27,6 +32,16 @@ def ping() -> str:
 
 
 @workflow
+def use_session(statement: str) -> dict[str, object]:
+    """Execute a statement; what it then sees of its session."""
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+        cursor.execute("SELECT pg_backend_pid(), current_setting('search_path')")
+        pid, search_path = cursor.fetchone()
+    return {"pid": pid, "search_path": search_path}
+
+
+@workflow
 def fail() -> None:
     raise RuntimeError("row 17 is broken")
 
@@ -39,6 +54,33 @@ def give_up() -> None:
 @workflow
 async def copy_async(job: Slice) -> str:
     return job.table
+
+
+@workflow
+async def count_jobs(run: RunContext) -> list[str]:
+    """Ask the database in each of the ways that Django has for async code, and write to it."""
+    await ManifestGroup.objects.acreate(name=f"made by {run.external_id}")
+    names = [group.name async for group in ManifestGroup.objects.order_by("name")]
+    counted = await sync_to_async(ManifestGroup.objects.count)()
+    assert counted == len(names) == await ManifestGroup.objects.acount()
+    return names
+
+
+@workflow
+async def exit_async() -> None:
+    sys.exit("gone")
+
+
+@workflow
+def activate_slowly(run: RunContext) -> str:
+    """Report, activate, and end early if asked to."""
+    for done in range(3):
+        run.progress(done, 3, message="token=swordfish")
+        if run.is_cancelled():
+            return "stopped"
+    first = run.activate("child", Slice("runtime", 7))
+    rest = run.activate_many([("child", Slice("again")), ("other", None)])
+    return f"{first} {rest} {[parent.output for parent in run.parents]} {run.join}"
 
 
 @workflow

@@ -9,6 +9,7 @@ from typing import Any
 
 from chainsched.admin.kit import display
 from chainsched.admin.kit.sections import Bar, Chart, Table, Tick
+from chainsched.domain.known import label
 from chainsched.domain.states import ExecutionState
 
 MAX_RUNS = 50
@@ -19,7 +20,9 @@ LABEL_EVERY = 8
 LEAST_HEIGHT = 1.0
 ZERO = timedelta(0)
 
-MARKS = {
+# A state that only a newer version knows has another mark.
+UNKNOWN = "?"
+MARKS: dict[str, str] = {
     ExecutionState.COMPLETED: "✓",
     ExecutionState.FAILED: "✖",
     ExecutionState.CANCELLED: "‖",
@@ -40,7 +43,7 @@ class Run:
     """The values of a run that the chart needs. ``since`` is when it was due or, for a retry, dispatched."""
 
     pk: int
-    state: ExecutionState
+    state: str
     since: datetime
     started_at: datetime | None
     ended_at: datetime | None
@@ -57,6 +60,7 @@ class Run:
 def chart(runs: Sequence[Run], *, now: datetime, address_of: Callable[[int], str]) -> Chart:
     """The chart of these runs, the oldest on the left."""
     longest = max((run.waited(now) + run.ran(now) for run in runs), default=ZERO)
+    shown = {run.state for run in runs}
     step = round_step(longest.total_seconds())
     ceiling = step * max(1, -(-longest.total_seconds() // step))
     return Chart(
@@ -71,7 +75,7 @@ def chart(runs: Sequence[Run], *, now: datetime, address_of: Callable[[int], str
         left=LEFT,
         bar_width=BAR_WIDTH,
         right=LEFT + max(len(runs), LABEL_EVERY) * STEP,
-        legend=[_Outcome(state) for state in MARKS if state in {run.state for run in runs}],
+        legend=[_Outcome(state) for state in dict.fromkeys([*MARKS, *(run.state for run in runs)]) if state in shown],
     )
 
 
@@ -86,19 +90,19 @@ def round_step(seconds: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    state: ExecutionState
+    state: str
 
     @property
     def mark(self) -> str:
-        return MARKS[self.state]
+        return MARKS.get(self.state, UNKNOWN)
 
     @property
     def words(self) -> str:
-        return self.state.value.replace("_", " ")
+        return label(ExecutionState, self.state)
 
     @property
     def css_class(self) -> str:
-        return f"chainsched-run-{self.state.value.replace('_', '-')}"
+        return f"chainsched-run-{self.state.replace('_', '-') if self.state in MARKS else 'pending'}"
 
 
 def _bar(at: int, run: Run, now: datetime, ceiling: float, url: str) -> Bar:
@@ -155,7 +159,7 @@ def _table(runs: Sequence[Run], now: datetime, address_of: Callable[[int], str])
     rows: list[tuple[Any, ...]] = [
         (
             display.linked(address_of(run.pk), f"#{run.pk}"),
-            display.badge(run.state.value),
+            display.standing(ExecutionState, run.state),
             display.moment(run.since),
             display.duration(run.waited(now)),
             display.duration(run.ran(now)) if run.started_at else display.NOTHING,

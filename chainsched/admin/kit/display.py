@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import json
 from datetime import datetime, timedelta
 from typing import Any
@@ -15,6 +16,7 @@ from django.utils.safestring import SafeString
 from django.utils.timezone import localtime
 
 from chainsched.domain.joins import FanIn
+from chainsched.domain.known import is_known, label, read
 from chainsched.domain.redaction import redact, redact_text
 from chainsched.domain.schedules import CronSchedule, Interval
 from chainsched.domain.states import RunCondition, ScheduleType
@@ -63,6 +65,11 @@ def badge(kind: str, words: str = "") -> SafeString:
     """A state as a coloured word; the word has the same meaning as the colour."""
     shown = words or kind.replace("_", " ")
     return format_html('<span class="chainsched-badge chainsched-is-{}">{}</span>', kind.replace("_", "-"), shown)
+
+
+def standing(kind: type[enum.Enum], value: str) -> SafeString:
+    """A stored state as a badge; one that only a newer version knows says so."""
+    return badge(value) if is_known(kind, value) else badge("unknown", label(kind, value))
 
 
 def link(site: AdminSite, row: models.Model, words: str = "") -> SafeString | str:
@@ -116,7 +123,7 @@ def schedule_in_words(manifest: Manifest) -> str:
 
 
 def _runs_in_words(manifest: Manifest) -> str:
-    kind = ScheduleType(manifest.schedule_type)
+    kind = read(ScheduleType, manifest.schedule_type)
     try:
         if kind is ScheduleType.CRON:
             zone = f" ({manifest.timezone})" if manifest.timezone else ""
@@ -128,8 +135,9 @@ def _runs_in_words(manifest: Manifest) -> str:
     if kind is ScheduleType.ONCE and manifest.once_at:
         return f"once at {in_zone(manifest.once_at):%Y-%m-%d %H:%M:%S}"
     if kind is ScheduleType.DEPENDENT:
-        return f"after {RunCondition(manifest.run_condition).name.lower()} of its parent"
-    return {ScheduleType.DORMANT_DEPENDENT: "when activated"}.get(kind, "when triggered")
+        return f"after {label(RunCondition, manifest.run_condition)} of its parent"
+    otherwise = "when triggered" if is_known(ScheduleType, kind) else label(ScheduleType, kind)
+    return {ScheduleType.DORMANT_DEPENDENT.value: "when activated"}.get(kind, otherwise)
 
 
 def join_in_words(manifest: Manifest, *, parent: str = "its parent", members: int | None = None) -> str:
@@ -143,6 +151,8 @@ def join_in_words(manifest: Manifest, *, parent: str = "its parent", members: in
         part = "all of"
     if not manifest.fan_in:
         return f"after {part} {some}"
+    if not is_known(FanIn, manifest.fan_in):
+        return f"fan-in over {label(FanIn, manifest.fan_in)}"
     over = "the other children of" if manifest.fan_in == FanIn.SIBLINGS else "all that ends below"
     needed = "" if part == "all of" else f", if {part} them arrive"
     return f"fan-in over {over} {parent}{needed}"

@@ -228,18 +228,24 @@ class CreatedFilter(ChosenFilter):
         return newest(rows.filter(created_at__gte=since(chosen)))
 
 
+# Queued rows that take no part in dispatch, because they could not be dispatched.
+PUT_ASIDE = "put_aside"
+
+
 class QueueStatusFilter(ChosenFilter):
-    """Queued rows, unless the user chooses another status; dispatched rows are searched among the newest."""
+    """Rows in line, unless the user chooses another status; dispatched rows are searched among the newest."""
 
     title = "status"
     parameter_name = "status"
-    options = tuple((status.value, status.name.capitalize()) for status in QueueStatus)
+    options = (*((status.value, status.name.capitalize()) for status in QueueStatus), (PUT_ASIDE, "Put aside"))
     default = QueueStatus.QUEUED.value
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         return newest(queryset) if self.value() not in dict(self.options) else super().queryset(request, queryset)
 
     def narrow(self, rows: QuerySet[Any], chosen: Any) -> QuerySet[Any]:
+        if chosen in (QueueStatus.QUEUED, PUT_ASIDE):
+            return rows.filter(status=QueueStatus.QUEUED, put_aside_at__isnull=chosen == QueueStatus.QUEUED)
         found = rows.filter(status=chosen)
         return newest(found) if chosen == QueueStatus.DISPATCHED else found
 

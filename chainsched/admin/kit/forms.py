@@ -12,7 +12,7 @@ from django import forms
 from chainsched.admin.kit.schema_fields import DocumentField, collect, fields_of, initial_of
 from chainsched.api import MAX_REASON
 from chainsched.conf import get_config
-from chainsched.domain.declarations import MAX_PRIORITY
+from chainsched.domain.declarations import MAX_COUNT, MAX_PRIORITY
 from chainsched.domain.inputs import OWN_INPUT
 from chainsched.domain.redaction import redact
 from chainsched.exceptions import ChainschedError
@@ -59,7 +59,7 @@ class LimitsForm(ReasonForm):
 
     max_active_jobs = forms.IntegerField(
         min_value=1,
-        max_value=2**31 - 1,
+        max_value=MAX_COUNT,
         required=False,
         help_text="How many jobs may be active at once. Leave it empty for no limit.",
     )

@@ -22,7 +22,7 @@ from django.template.response import TemplateResponse
 
 from chainsched.admin.kit.action_locations import EVERYWHERE, ON_THE_PAGE, ActionLocation, LocatedActions, action
 from chainsched.admin.kit.forms import ReasonForm, form_of
-from chainsched.admin.kit.page import ReadOnlyPage
+from chainsched.admin.kit.page import ReadOnlyPage, may_be_key
 from chainsched.exceptions import ChainschedError
 from chainsched.operations import Instruction, Operation, apply_operation, operations_of
 
@@ -92,6 +92,14 @@ class OperatingPage(LocatedActions, ReadOnlyPage):
     def is_permitted(self, request: HttpRequest, row: Any, operation: Operation) -> bool:
         """Whether this user may do this operation on this row."""
         return bool(getattr(self, f"has_{operation.permission}_permission")(request, row))
+
+    def response_action(self, request: HttpRequest, queryset: QuerySet[Any], *args: Any, **kwargs: Any) -> Any:
+        """Run the action that was chosen in the list; refuses a selection of ids that no row can have."""
+        chosen = request.POST.getlist(ACTION_CHECKBOX_NAME)
+        if not all(may_be_key(self.opts.pk, key) for key in chosen):
+            self.message_user(request, "Nothing was done: the selection names rows that do not exist.", messages.ERROR)
+            return HttpResponseRedirect(request.get_full_path())
+        return super().response_action(request, queryset, *args, **kwargs)
 
     def operate(self, request: HttpRequest, rows: QuerySet[Any], name: str) -> HttpResponse | None:
         """Ask about the selected rows, or carry the operation out if the request has the answer."""

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from django.contrib.admin import AdminSite
-from django.contrib.admin.options import ShowFacets
+from django.contrib.admin.options import IncorrectLookupParameters, ShowFacets
+from django.contrib.admin.views.main import SEARCH_VAR
 from django.db import models
 from django.http import HttpRequest, HttpResponse
 
@@ -26,6 +27,9 @@ from chainsched.flow.transactions import index_reads
 PAYLOADS = frozenset({"input", "output", "trigger_input", "progress", "failure_traceback"})
 VIEW_PAYLOADS = "chainsched.view_payloads"
 SHOW_ALL = "all"
+NUL = "\x00"
+MAX_KEY = 2**63 - 1
+MAX_DIGITS = len(str(-MAX_KEY))
 
 
 class ReadOnlyPage(Mixin):
@@ -69,12 +73,25 @@ class ReadOnlyPage(Mixin):
             return False
         return super().lookup_allowed(lookup, value, request)
 
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        """The row of an address; None also for ids that no column can hold, which the database would refuse."""
+        field = self.opts.pk if from_field is None else self.opts.get_field(from_field)
+        return super().get_object(request, object_id, from_field) if may_be_key(field, object_id) else None
+
     def get_changelist_instance(self, request: HttpRequest) -> Any:
-        """The list; the values that its rows need from other tables are read for all of them at once."""
-        with index_reads():
-            changelist: Any = super().get_changelist_instance(request)
-            changelist.is_cut = changelist.result_count >= MAX_COUNTED
-            self.enrich(request, list(changelist.result_list))
+        """The list; the values that its rows need from other tables are read for all of them at once.
+
+        Values in the address that no column can hold are answered as Django answers filters that do not exist.
+        """
+        if any(NUL in value for name, values in request.GET.lists() if name != SEARCH_VAR for value in values):
+            raise IncorrectLookupParameters
+        try:
+            with index_reads():
+                changelist: Any = super().get_changelist_instance(request)
+                changelist.is_cut = changelist.result_count >= MAX_COUNTED
+                self.enrich(request, list(changelist.result_list))
+        except OverflowError as error:
+            raise IncorrectLookupParameters(str(error)) from error
         return changelist
 
     def enrich(self, request: HttpRequest, rows: Sequence[Any]) -> None:
@@ -133,6 +150,14 @@ class ReadOnlyPage(Mixin):
         if key in found:
             return display.link(self.admin_site, found[key], words)
         return words or (display.NOTHING if key is None else f"#{key}")
+
+
+def may_be_key(field: Any, text: str) -> bool:
+    """Whether a column can hold this text as a key."""
+    if not isinstance(field, models.IntegerField):
+        return NUL not in text
+    is_number = text.isascii() and text.removeprefix("-").isdigit() and len(text) <= MAX_DIGITS
+    return is_number and -MAX_KEY <= int(text) <= MAX_KEY
 
 
 def visible(site: AdminSite, request: HttpRequest, model: type[models.Model]) -> Any:

@@ -143,7 +143,7 @@ class BulkDecisionPage(Verbs, OperatingPage):
 
     @admin.display(description="status")
     def standing(self, bulk_decision: BulkDecision) -> Any:
-        return display.badge(bulk_decision.status)
+        return display.standing(BulkDecisionStatus, bulk_decision.status)
 
     @admin.display(description="progress")
     def progress(self, bulk_decision: BulkDecision) -> Any:
@@ -238,7 +238,7 @@ class BulkDecisionItemPage(ReadOnlyPage):
 
     @admin.display(description="outcome")
     def standing(self, row: BulkDecisionItem) -> Any:
-        return display.badge(row.outcome)
+        return display.standing(BulkDecisionOutcome, row.outcome)
 
     @admin.display(description="explanation")
     def why(self, row: BulkDecisionItem) -> str:

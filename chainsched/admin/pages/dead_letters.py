@@ -15,7 +15,9 @@ from chainsched.admin.kit.permissions import Verbs
 from chainsched.admin.kit.sections import Fact, Facts, Section, Table
 from chainsched.admin.pages.bulk_decisions import DecidingAboutMany
 from chainsched.admin.pages.triage import TriagePage
+from chainsched.domain.known import is_known
 from chainsched.domain.redaction import redact_text
+from chainsched.domain.states import DeadLetterStatus
 from chainsched.models import DeadLetter, Manifest, Metadata
 from chainsched.models.downstream import load_downstream
 
@@ -64,6 +66,8 @@ class DeadLetterPage(Verbs, FoundByManifest, TriagePage, DecidingAboutMany):
 
     @admin.display(description="status")
     def standing(self, letter: DeadLetter) -> Any:
+        if not is_known(DeadLetterStatus, letter.status):
+            return display.standing(DeadLetterStatus, letter.status)
         return display.badge(letter.status, letter.status.partition("_")[0])
 
     @admin.display(description="reason")
@@ -93,7 +97,7 @@ class DeadLetterPage(Verbs, FoundByManifest, TriagePage, DecidingAboutMany):
 
     def _failure(self, letter: DeadLetter, executions: dict[Any, Any]) -> Facts:
         facts = [
-            Fact("status", display.badge(letter.status)),
+            Fact("status", display.standing(DeadLetterStatus, letter.status)),
             Fact("manifest", self.manifest_name(letter), "While it awaits a decision, its manifest does not run."),
             Fact("last attempt", self.name(executions, letter.execution_id)),
             Fact("reason", redact_text(letter.reason)[: display.MAX_SHOWN]),

@@ -20,6 +20,7 @@ from chainsched.admin.kit.sections import Fact, Facts, Node, Section, Table, Tre
 from chainsched.db.id_in import id_in
 from chainsched.domain.redaction import redact_text
 from chainsched.domain.results import Ancestry
+from chainsched.domain.states import ExecutionState
 from chainsched.models import GraphRun, Manifest, ManifestGroup, Metadata, Process, TakenOver
 from chainsched.operations import Operation
 
@@ -76,7 +77,7 @@ class MetadataPage(Verbs, FoundByManifest, OperatingPage):
 
     @admin.display(description="state")
     def outcome(self, execution: Metadata) -> Any:
-        return display.badge(execution.state)
+        return display.standing(ExecutionState, execution.state)
 
     @admin.display(description="failure")
     def failure(self, execution: Metadata) -> str:
@@ -105,7 +106,7 @@ class MetadataPage(Verbs, FoundByManifest, OperatingPage):
         groups = self.find(request, ManifestGroup, [execution.group_id])
         processes = self.find(request, Process, [execution.process_id])
         facts = [
-            Fact("state", display.badge(execution.state)),
+            Fact("state", display.standing(ExecutionState, execution.state)),
             Fact("manifest", self.name(manifests, execution.manifest_id, execution.manifest_external_id)),
             Fact("group", self.name(groups, execution.group_id)),
             Fact("ran in", self.name(processes, execution.process_id)),
@@ -138,7 +139,11 @@ class MetadataPage(Verbs, FoundByManifest, OperatingPage):
         """The chain of causes up to the root; a cause that the user may not see has a line without details."""
         found = self.find(request, Metadata, [cause.execution_id for cause in ancestry.chain])
         rows = [
-            (self.name(found, cause.execution_id, cause.name), display.badge(cause.state), cause.reason)
+            (
+                self.name(found, cause.execution_id, cause.name),
+                display.standing(ExecutionState, cause.state),
+                cause.reason,
+            )
             if cause.execution_id in found
             else ("an execution that you may not see", "", "")
             for cause in ancestry.chain
@@ -175,9 +180,13 @@ class MetadataPage(Verbs, FoundByManifest, OperatingPage):
     def _words(self, line: Line) -> Any:
         run = line.run
         if line.more:
-            return display.side_by_side(f"and {line.more:,} more of {run.workflow}", display.badge(run.state))
+            return display.side_by_side(
+                f"and {line.more:,} more of {run.workflow}", display.standing(ExecutionState, run.state)
+            )
         words = f"{run.name or run.workflow} #{run.pk}"
-        return display.side_by_side(display.link_to(self.admin_site, Metadata, run.pk, words), display.badge(run.state))
+        return display.side_by_side(
+            display.link_to(self.admin_site, Metadata, run.pk, words), display.standing(ExecutionState, run.state)
+        )
 
 
 def _count(members: QuerySet[Any]) -> int:

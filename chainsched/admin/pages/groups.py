@@ -14,6 +14,7 @@ from chainsched.admin.kit.operations import OperatingPage
 from chainsched.admin.kit.permissions import Verbs
 from chainsched.admin.kit.sections import Fact, Facts, Section, Table
 from chainsched.admin.pages.graphs import MAX_ON_PAGE, GroupGraphs
+from chainsched.domain.states import ExecutionState
 from chainsched.models import Manifest, ManifestGroup, Metadata, WorkQueue
 from chainsched.models.obstacles import state_of
 from chainsched.operations import Operation
@@ -85,7 +86,11 @@ class ManifestGroupPage(Verbs, GroupGraphs, OperatingPage):
     def _active_executions(self, request: HttpRequest, group: ManifestGroup) -> Table:
         running = self.visible(request, Metadata).filter(group=group.pk).active().order_by("id")[:MAX_MEMBERS]
         rows = [
-            (display.link(self.admin_site, run, str(run)), display.badge(run.state), display.moment(run.started_at))
+            (
+                display.link(self.admin_site, run, str(run)),
+                display.standing(ExecutionState, run.state),
+                display.moment(run.started_at),
+            )
             for run in running
         ]
         return Table(

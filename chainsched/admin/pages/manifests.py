@@ -22,6 +22,7 @@ from chainsched.admin.kit.sections import Chart, Fact, Facts, Passage, Section, 
 from chainsched.admin.pages.graphs import ManifestGraphs
 from chainsched.db.clock import database_now
 from chainsched.domain.due import IN_WORDS, Reason
+from chainsched.domain.known import is_known, label
 from chainsched.domain.results import Explanation
 from chainsched.domain.states import ExecutionState, RunCondition, ScheduleType, Source
 from chainsched.exceptions import UnknownManifest
@@ -29,7 +30,7 @@ from chainsched.flow.inspect.explain import explain
 from chainsched.models import DeadLetter, Manifest, ManifestGroup, Metadata
 from chainsched.models.manifest_facts import load_open_items
 from chainsched.models.obstacles import state_of
-from chainsched.servers import get_server
+from chainsched.servers import known_workflows
 
 MAX_RUNS = 10
 MAX_PARENTS = 20
@@ -176,7 +177,7 @@ class ManifestPage(Verbs, ManifestGraphs, OperatingPage):
 
     def _explain(self, request: HttpRequest, manifest: Manifest, now: datetime) -> Explanation:
         try:
-            found = explain(manifest.pk, workflows=get_server().known_workflows(now=now), now=now)
+            found = explain(manifest.pk, workflows=known_workflows(now=now), now=now)
             # What a join waits for is said with names, also of manifests that this user may not see.
             is_told = found.code not in NAMING or self.sees_all(request, Manifest)
             return found if is_told else replace(found, reason=IN_WORDS[Reason(found.code)])
@@ -208,7 +209,7 @@ class ManifestPage(Verbs, ManifestGraphs, OperatingPage):
     def _join(self, manifest: Manifest, parents: Parents) -> Facts:
         """What a join waits for in each run, and when it stops waiting."""
         deadline = timedelta(seconds=manifest.deadline_seconds) if manifest.deadline_seconds is not None else None
-        counts = "completion" if manifest.fan_in else RunCondition(manifest.run_condition).name.lower()
+        counts = "completion" if manifest.fan_in else label(RunCondition, manifest.run_condition)
         rest = parents.count - len(parents.members)
         names = [self._linked(parent) for parent in parents.members] + ([f"and {rest:,} more"] if rest > 0 else [])
         facts = [
@@ -223,7 +224,7 @@ class ManifestPage(Verbs, ManifestGraphs, OperatingPage):
             Fact("again on late", _yes(is_so=manifest.runs_again_on_late), "Whether late arrivals make it run again."),
         ]
         if manifest.fan_in:
-            condition = RunCondition(manifest.run_condition).name.lower()
+            condition = label(RunCondition, manifest.run_condition)
             facts.insert(1, Fact("only after", f"{condition} of its parent", "In other runs it does not run."))
         return Facts("Join", facts)
 
@@ -249,8 +250,7 @@ class ManifestPage(Verbs, ManifestGraphs, OperatingPage):
 
     def _timeline(self, runs: Sequence[Metadata], now: datetime) -> Chart:
         shown = [
-            timeline.Run(run.pk, ExecutionState(run.state), _waiting_since(run), run.started_at, run.ended_at)
-            for run in reversed(runs)
+            timeline.Run(run.pk, run.state, _waiting_since(run), run.started_at, run.ended_at) for run in reversed(runs)
         ]
         return timeline.chart(
             shown, now=now, address_of=lambda pk: display.address(self.admin_site, Metadata, "change", pk)
@@ -260,8 +260,8 @@ class ManifestPage(Verbs, ManifestGraphs, OperatingPage):
         rows = [
             (
                 display.link(self.admin_site, run, f"#{run.id}"),
-                display.badge(run.state),
-                run.get_source_display(),
+                display.standing(ExecutionState, run.state),
+                run.get_source_display() if is_known(Source, run.source) else label(Source, run.source),
                 run.attempt,
                 display.moment(run.started_at),
                 display.duration(_duration(run)),

@@ -146,7 +146,7 @@ class Overview:
         if not self._sees(WorkQueue):
             return
         is_due = Q(not_before__isnull=True) | Q(not_before__lte=self.at)
-        rows = visible(self._site, self._request, WorkQueue).queued().filter(is_due).with_owners().in_order()
+        rows = visible(self._site, self._request, WorkQueue).in_line().filter(is_due).with_owners().in_order()
         head = list(rows[:HEAD_ROWS])
         late = [row for row in head if self.at - _waiting_since(row) > STUCK_AFTER]
         shown = sorted(late, key=_waiting_since)[:SHOWN]

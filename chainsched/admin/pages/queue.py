@@ -9,7 +9,7 @@ from django.contrib import admin
 from django.http import HttpRequest
 
 from chainsched.admin.kit import display
-from chainsched.admin.kit.filters import QueueStatusFilter, typed
+from chainsched.admin.kit.filters import PUT_ASIDE, QueueStatusFilter, typed
 from chainsched.admin.kit.manifest_search import FoundByManifest
 from chainsched.admin.kit.operations import OperatingPage
 from chainsched.admin.kit.permissions import Verbs
@@ -20,8 +20,8 @@ from chainsched.models import Manifest, ManifestGroup, Metadata, WorkQueue
 MAX_COUNTED = 10_000
 
 
-def _is_waiting(row: WorkQueue) -> bool:
-    return row.status == QueueStatus.QUEUED
+def _is_in_line(row: WorkQueue) -> bool:
+    return row.status == QueueStatus.QUEUED and row.put_aside_at is None
 
 
 class WorkQueuePage(Verbs, FoundByManifest, OperatingPage):
@@ -44,8 +44,12 @@ class WorkQueuePage(Verbs, FoundByManifest, OperatingPage):
     def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
         """The order of dispatch for queued rows, else the newest first: each in the order of an index."""
         status = request.GET.get("status", QueueStatus.QUEUED.value)
-        by_status = {QueueStatus.QUEUED: ("-priority", "turn", "id"), QueueStatus.CANCELLED: ("-created_at", "-id")}
-        return by_status.get(status, ("-id",))  # type: ignore[call-overload,no-any-return]
+        by_status = {
+            QueueStatus.QUEUED.value: ("-priority", "turn", "id"),
+            PUT_ASIDE: ("put_aside_at", "id"),
+            QueueStatus.CANCELLED.value: ("-created_at", "-id"),
+        }
+        return by_status.get(status, ("-id",))
 
     @admin.display(description="id")
     def number(self, row: WorkQueue) -> str:
@@ -57,7 +61,7 @@ class WorkQueuePage(Verbs, FoundByManifest, OperatingPage):
 
     @admin.display(description="status")
     def standing(self, row: WorkQueue) -> Any:
-        return display.badge(row.status)
+        return _standing(row)
 
     @admin.display(description="due")
     def due(self, row: WorkQueue) -> Any:
@@ -78,9 +82,9 @@ class WorkQueuePage(Verbs, FoundByManifest, OperatingPage):
         executions = self.find(request, Metadata, [row.execution_id, row.parent_execution_id])
         explanation = row.explain()
         facts = [
-            Fact("status", display.badge(row.status)),
+            Fact("status", _standing(row)),
             Fact("why", f"{explanation.reason[:1].upper()}{explanation.reason[1:]}.", f"Code: {explanation.code}"),
-            Fact("position", _position(row) if _is_waiting(row) else display.NOTHING, "In the order of dispatch."),
+            Fact("position", _position(row) if _is_in_line(row) else display.NOTHING, "In the order of dispatch."),
             Fact("manifest", self.name(manifests, row.manifest_id, row.manifest_external_id)),
             Fact("group", self.name(groups, row.group_id)),
             Fact("execution", self.name(executions, row.execution_id)),
@@ -90,6 +94,11 @@ class WorkQueuePage(Verbs, FoundByManifest, OperatingPage):
         return Facts("Now", facts)
 
 
+def _standing(row: WorkQueue) -> Any:
+    is_aside = row.status == QueueStatus.QUEUED and row.put_aside_at is not None
+    return display.badge(PUT_ASIDE) if is_aside else display.standing(QueueStatus, row.status)
+
+
 def _position(row: WorkQueue) -> str:
-    ahead = WorkQueue.objects.queued().ahead_of(row).order_by()[:MAX_COUNTED].count()
+    ahead = WorkQueue.objects.in_line().ahead_of(row).order_by()[:MAX_COUNTED].count()
     return f"after more than {ahead:,} others" if ahead == MAX_COUNTED else f"{ahead + 1:,}"

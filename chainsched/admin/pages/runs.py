@@ -15,13 +15,18 @@ from chainsched.admin.kit.manifest_search import FoundByManifest
 from chainsched.admin.kit.operations import OperatingPage
 from chainsched.admin.kit.permissions import Verbs
 from chainsched.admin.kit.sections import Fact, Facts, Section, Table
-from chainsched.admin.pages.run_joins import MAX_STATES, UNDECIDED, describe_joins
+from chainsched.domain.joins import JoinOutcome
 from chainsched.domain.redaction import redact_text
 from chainsched.domain.results import JoinReport, Missing
+from chainsched.domain.states import ExecutionState
 from chainsched.models import GraphRun, Manifest, ManifestState, Metadata, WorkQueue
+from chainsched.models.join_reports import MAX_STATES, describe_joins
+from chainsched.models.run_reports import find_shared_work
 from chainsched.operations import Operation
 
 MAX_OPEN = 100
+MAX_MISSING = 10
+UNDECIDED = (JoinOutcome.WAITING, JoinOutcome.SHORT)
 MAX_COUNTS = 200
 UNSEEN = "a manifest that you may not see"
 Open = Sequence[tuple[str, str]]
@@ -78,12 +83,14 @@ class RunPage(Verbs, FoundByManifest, OperatingPage):
     def sections(self, request: HttpRequest, row: Any) -> Iterable[Section]:
         executions = self._count_executions(request, row)
         open_work = _load_open_work(row)
-        joins = describe_joins(row)
+        joins = describe_joins(row, names=MAX_MISSING)
         named = [name for name, _ in open_work]
         named += [name for join in joins.reports for name in (join.external_id, *_names(join.missing))]
         seen = self._find_by_name(request, [row.head_external_id, *named])
         yield self._run(row, seen, sum(number for _, _, number in executions))
-        counted = [(display.badge(state), workflow, f"{number:,}") for state, workflow, number in executions]
+        counted = [
+            (display.standing(ExecutionState, state), workflow, f"{number:,}") for state, workflow, number in executions
+        ]
         yield Table("Executions", ("State", "Workflow", "Executions"), counted, if_empty="None yet.")
         yield self._open_work(row, open_work, seen)
         yield self._joins(joins.reports, joins.count, seen)
@@ -111,15 +118,13 @@ class RunPage(Verbs, FoundByManifest, OperatingPage):
     def _open_work(self, run: GraphRun, found: Open, seen: Mapping[str, int]) -> Table:
         rows = [(self._named(seen, name), display.badge(standing)) for name, standing in found[:MAX_OPEN]]
         note = f"These are the first {MAX_OPEN}." if len(found) > MAX_OPEN else ""
-        if run.state == "open":
-            note = f"{note} Work that waits for a newer run too is listed there.".strip()
-        return Table("Open work", ("Manifest", "State"), rows, note=note, if_empty="Nothing is open under its name.")
+        return Table("Open work", ("Manifest", "State"), rows, note=note, if_empty="Nothing is open.")
 
     def _joins(self, reports: Sequence[JoinReport], count: int, seen: Mapping[str, int]) -> Table:
         rows = [
             (
                 self._named(seen, join.external_id),
-                display.badge(join.outcome),
+                display.standing(JoinOutcome, join.outcome),
                 f"{join.arrived:,} of {join.expected:,} arrived, needs {join.needed:,}",
                 f"{join.open:,}",
                 display.moment(join.deadline_at),
@@ -127,7 +132,7 @@ class RunPage(Verbs, FoundByManifest, OperatingPage):
             )
             for join in reports
         ]
-        rest = f"{count:,} or more" if count >= MAX_STATES - 1 else f"{count:,}"
+        rest = f"{count:,} or more" if count >= MAX_STATES else f"{count:,}"
         note = f"{rest} in all; these are the first." if count > len(rows) else ""
         columns = ("Join", "Outcome", "Arrivals", "Open", "Deadline", "Missing")
         return Table("Joins", columns, rows, note=note, if_empty="It leads to no join.")
@@ -169,12 +174,14 @@ class RunPage(Verbs, FoundByManifest, OperatingPage):
 
 
 def _load_open_work(run: GraphRun) -> list[tuple[str, str]]:
-    """What is open under the name of a run, with its state: running or pending, queued, due. One query."""
+    """What a run waits for, with its state: running or pending, queued, due."""
     active = Metadata.objects.of_run(run.pk).active().order_by().values_list("manifest_external_id", "state")
-    queued = WorkQueue.objects.queued().filter(run=run.pk).order_by().values_list("manifest_external_id", "status")
-    due = ManifestState.objects.filter(due_run=run.pk).order_by()
+    waiting = WorkQueue.objects.queued().filter(run=run.pk, has_tokens=True)
+    queued = waiting.order_by().values_list("manifest_external_id", "status")
+    due = ManifestState.objects.filter(due_run=run.pk, due_has_tokens=True).order_by()
     named = due.values_list(F("manifest__external_id"), Value("due", output_field=CharField()))
-    return list(active.union(queued, named, all=True)[: MAX_OPEN + 1])
+    shared = [(work.external_id, work.standing) for work in find_shared_work(run, limit=MAX_OPEN + 1)]
+    return [*active.union(queued, named, all=True)[: MAX_OPEN + 1], *shared]
 
 
 def _names(missing: Iterable[Missing]) -> list[str]:

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from chainsched.db.fields import with_users
 from chainsched.domain.items import Item
+from chainsched.domain.known import is_known
 from chainsched.domain.results import Ancestry, Cause
 from chainsched.domain.states import ExecutionState, Source
 from chainsched.exceptions import UnknownExecution
@@ -88,6 +89,8 @@ def _as_cause(execution: Metadata, cause: Metadata | None) -> Cause:
 
 def _reason(execution: Metadata, cause: Metadata | None) -> str:
     """Why it ran, in words that follow "because"."""
+    if not is_known(Source, execution.source):
+        return f"of a cause that this version does not know ({execution.source})"
     source = Source(execution.source)
     if source is Source.DEAD_LETTER:
         return _decided(execution)
@@ -105,11 +108,12 @@ def _named(execution: Metadata) -> str:
 
 
 def _ended(cause: Metadata) -> str:
-    return {
+    words: dict[str, str] = {
         ExecutionState.COMPLETED: "completed",
         ExecutionState.FAILED: "went to the dead letter",
         ExecutionState.CANCELLED: "was cancelled",
-    }.get(ExecutionState(cause.state), "ran")
+    }
+    return words.get(cause.state, "ran")
 
 
 def _decided(execution: Metadata) -> str:

@@ -10,39 +10,67 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta
 from functools import cached_property
+from typing import NamedTuple
+
+from django.db import DatabaseError
 
 from chainsched.conf import get_config
-from chainsched.domain.due import IN_WORDS, Facts, OpenItem, Reason, decide, timing_of
+from chainsched.domain.due import IN_WORDS, Decision, Facts, OpenItem, Reason, decide, timing_of
 from chainsched.domain.joins import JoinOutcome
+from chainsched.domain.known import LEFT_TO_NEWER, find_unknown, find_unknown_of
 from chainsched.domain.obstacles import RULES, find_obstacle, find_obstacle_to_row
 from chainsched.domain.results import Explanation
 from chainsched.domain.schedules import next_runs
 from chainsched.domain.states import QueueStatus, Source
 from chainsched.exceptions import InvalidSchedule, UnknownManifest
-from chainsched.models import Metadata, WorkQueue
-from chainsched.models.manifest_facts import load_facts
+from chainsched.models import ManifestState, Metadata, WorkQueue, metadata_claims, work_queue
+from chainsched.models.join_reports import describe_join
+from chainsched.models.manifest import KINDS as MANIFEST_KINDS
+from chainsched.models.manifest_facts import load_facts, load_unknown_items
 from chainsched.models.obstacles import RowStanding
-from chainsched.models.run_reports import describe_join, last_join, waiting_joins
+from chainsched.models.run_reports import last_join, waiting_joins
 
 PREVIEW = 10
+
+
+class PutAside(NamedTuple):
+    """What could not be done with a manifest or a row, and the way to have it tried again at once."""
+
+    done: str
+    remedy: str
+
+
+QUEUEING = PutAside("queued", "trigger the manifest")
+DISPATCHING = PutAside("dispatched", "bring the row forward or trigger its manifest")
+# Stored values that cannot be read: they may be the reason for which a manifest is put aside.
+UNREADABLE = (ValueError, TypeError, DatabaseError)
 # Runs of which a join says what it waits for.
 MAX_RUNS = 3
 
 
 def explain(manifest_id: int, *, workflows: Collection[str], now: datetime) -> Explanation:
     """Why this manifest is or is not running. ``workflows`` are the names that some live process can run."""
-    found = load_facts([manifest_id])
+    try:
+        found = load_facts([manifest_id])
+    except UNREADABLE:
+        if (put_aside := _explain_put_aside(manifest_id)) is not None:
+            return put_aside
+        raise
     if not found:
         raise UnknownManifest(f"#{manifest_id}")
     facts = found[0]
+    if facts.is_put_aside and (put_aside := _explain_put_aside(manifest_id)) is not None:
+        return put_aside
     decision = decide(facts, now=now)
     code, reason = str(decision.reason), decision.in_words
     if facts.open_item is OpenItem.QUEUED:
         code, reason = _why_waiting(facts, workflows=workflows, now=now)
+    elif facts.open_item is not None:
+        code, reason = _why_active(facts, workflows=workflows) or (code, reason)
+    elif unknown := _find_unknown(facts, decision):
+        code, reason = _unknown_value(unknown)
     elif decision.reason is Reason.PARENT_NOT_AHEAD and facts.is_join:
         code, reason = _why_join_waits(facts, reason)
-    elif facts.open_item is OpenItem.PENDING and (stranded := _find_stranded(facts, workflows=workflows)):
-        code, reason = _without_worker(stranded)
     return Explanation(
         external_id=facts.external_id,
         code=code,
@@ -50,6 +78,43 @@ def explain(manifest_id: int, *, workflows: Collection[str], now: datetime) -> E
         next_run_at=facts.next_run_at,
         next_runs=_preview(facts, now=now),
     )
+
+
+def _explain_put_aside(manifest_id: int) -> Explanation | None:
+    """Why a manifest is put aside; None if it is not, or not any more."""
+    found = ManifestState.objects.find_put_aside(manifest_id)
+    if found is None:
+        return None
+    external_id, at, why = found
+    return Explanation(external_id, str(Reason.PUT_ASIDE), _why_put_aside(QUEUEING, at, why), None)
+
+
+def _why_active(facts: Facts, *, workflows: Collection[str]) -> tuple[str, str] | None:
+    """Why a dispatched execution does not begin, or why this version does not deal with one; None if nothing is odd."""
+    active = Metadata.objects.active().filter(manifest=facts.manifest_id)
+    row = active.values(*metadata_claims.KINDS).first()
+    if row is not None and (unknown := find_unknown(metadata_claims.KINDS, row)):
+        return _unknown_value(f"{unknown} of its execution")
+    if facts.open_item is not OpenItem.PENDING:
+        return None
+    if facts.unknown:
+        return _unknown_value(facts.unknown)
+    stranded = _find_stranded(facts, workflows=workflows)
+    return _without_worker(stranded) if stranded else None
+
+
+def _find_unknown(facts: Facts, decision: Decision) -> str:
+    """A value of the manifest, or of something open of it, that only a newer version knows; empty if there is none."""
+    if facts.unknown:
+        return facts.unknown
+    if facts.next_run_at is not None:
+        return ""  # nothing is open
+    found = load_unknown_items([facts.manifest_id], with_rows=decision.reason is Reason.NO_ALARM)
+    return found.get(facts.manifest_id, "")
+
+
+def _unknown_value(unknown: str) -> tuple[str, str]:
+    return str(Reason.UNKNOWN_VALUE), f"this version does not know the {unknown}; {LEFT_TO_NEWER}"
 
 
 def _why_join_waits(facts: Facts, otherwise: str) -> tuple[str, str]:
@@ -70,6 +135,8 @@ def _why_join_waits(facts: Facts, otherwise: str) -> tuple[str, str]:
 
 def explain_row(row: WorkQueue, *, workflows: Collection[str], now: datetime) -> Explanation:
     """Why a row of the queue waits, or that it waits no longer; ``workflows`` as above."""
+    if unknown := find_unknown_of(work_queue.KINDS, row):
+        return Explanation(row.name, *_unknown_value(unknown), None)
     if row.status != QueueStatus.QUEUED:
         became = f"it became execution {row.execution_id}" if row.execution_id else row.cancel_reason or "cancelled"
         return Explanation(row.name, row.status, became, None)
@@ -88,9 +155,10 @@ def explain_rows(
     load = _Load()
     explained = []
     for row in rows:
-        code, reason = _why_held(row, load, workflows=workflows, now=now)
+        unknown = _unknown_of_row(row)
+        code, reason = _unknown_value(unknown) if unknown else _why_held(row, load, workflows=workflows, now=now)
         if is_thorough and code == Reason.QUEUED:
-            reason += f" and {WorkQueue.objects.queued().ahead_of(row).count()} rows are ahead of it"
+            reason += f" and {WorkQueue.objects.in_line().ahead_of(row).count()} rows are ahead of it"
         explained.append(Explanation(row.name, code, reason, None))
     return explained
 
@@ -126,6 +194,8 @@ class _Load:
 
 def _why_held(row: WorkQueue, load: _Load, *, workflows: Collection[str], now: datetime) -> tuple[str, str]:
     """Why a queued row is not dispatched, checked in the dispatcher's order."""
+    if row.put_aside_at is not None:
+        return str(Reason.PUT_ASIDE), _why_put_aside(DISPATCHING, row.put_aside_at, row.put_aside_reason)
     if row.not_before is not None and row.not_before > now:
         return "waits_for_time", f"attempt {row.attempt} waits until {row.not_before.isoformat()}"
     if row.manifest is None and row.manifest_id is not None:
@@ -135,6 +205,19 @@ def _why_held(row: WorkQueue, load: _Load, *, workflows: Collection[str], now: d
     if row.workflow not in workflows:
         return _without_worker(row.workflow)
     return _why_no_room(row, load)
+
+
+def _why_put_aside(what: PutAside, at: datetime, why: str) -> str:
+    minutes = get_config().reconcile_interval / 60
+    return (
+        f"it could not be {what.done} at {at:%Y-%m-%d %H:%M:%S %Z}: {why}. Correct the cause. It is tried again "
+        f"{minutes:g} minutes after that, or at once if you {what.remedy}"
+    )
+
+
+def _unknown_of_row(row: WorkQueue) -> str:
+    of_manifest = find_unknown_of(MANIFEST_KINDS, row.manifest) if row.manifest is not None else ""
+    return find_unknown_of(work_queue.KINDS, row) or (of_manifest and f"{of_manifest} of its manifest")
 
 
 def _standing_of(row: WorkQueue) -> RowStanding:
@@ -160,7 +243,7 @@ def _why_no_room(row: WorkQueue, load: _Load) -> tuple[str, str]:
 
 def _preview(facts: Facts, *, now: datetime) -> tuple[datetime, ...]:
     """The next runs by its schedule alone; empty if an obstacle or a dead letter stops it."""
-    is_stopped = find_obstacle(facts) is not None or facts.open_item is OpenItem.DEAD_LETTER
+    is_stopped = bool(facts.unknown) or find_obstacle(facts) is not None or facts.open_item is OpenItem.DEAD_LETTER
     if is_stopped or not facts.schedule_type.is_timed:
         return ()
     after = now

@@ -1,24 +1,28 @@
 """Inspection: check that all loops and workers run.
 
-Reads:  the processes, their heartbeats, the last turns of their loops and workers; whether the database takes writes.
+Reads:  the processes, their heartbeats, the last turns of their loops and workers; whether the database takes writes;
+        what is put aside.
 Writes: nothing.
 Next:   operators, containers and their probes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from chainsched.conf import Config, get_config
+from chainsched.db.counts import count_each
 from chainsched.db.sessions import access, oldest_transaction
-from chainsched.domain.health import loop_problem, max_silence, worker_problem
+from chainsched.domain.health import loop_problem, max_silence, signals_note, worker_problem
 from chainsched.domain.loops import TURNING, VITAL, WORKER
 from chainsched.domain.results import Health
-from chainsched.models import Process
+from chainsched.models import ManifestState, Process, WorkQueue
 
 LONG_TRANSACTION = timedelta(minutes=5)
+MAX_COUNTED = 1001
+MAX_NAMES = 3
 
 
 def check_health(*, workflows: Collection[str], now: datetime, is_thorough: bool = True) -> Health:
@@ -36,7 +40,7 @@ def check_health(*, workflows: Collection[str], now: datetime, is_thorough: bool
     refusal = _refusal() if lapses or is_thorough else None
     return Health(
         problems=(refusal,) if refusal else lapses,
-        notes=tuple(_notes(now)) if is_thorough else (),
+        notes=tuple(_notes(alive, now=now)) if is_thorough else (),
         loops=turns,
         processes=tuple(_described(process) for process in alive),
     )
@@ -93,14 +97,51 @@ def _last_turns(alive: list[Process]) -> dict[str, datetime]:
 
 
 def _described(process: Process) -> dict[str, Any]:
-    columns = ("kind", "host", "pid", "started_at", "heartbeat_at", "turns", "workflows")
+    columns = ("kind", "host", "pid", "started_at", "heartbeat_at", "turns", "signals", "workflows")
     return {column: getattr(process, column) for column in columns}
 
 
-def _notes(now: datetime) -> list[str]:
+def _notes(alive: Sequence[Process], *, now: datetime) -> Iterator[str]:
     """Facts that are no problem of chainsched but may explain one."""
     oldest = oldest_transaction()
-    if oldest is None or now - oldest.began_at < LONG_TRANSACTION:
-        return []
-    minutes = (now - oldest.began_at).total_seconds() / 60
-    return [f"Session {oldest.pid} ({oldest.name}) has held a transaction open for {minutes:.0f} minutes."]
+    if oldest is not None and now - oldest.began_at >= LONG_TRANSACTION:
+        minutes = (now - oldest.began_at).total_seconds() / 60
+        yield f"Session {oldest.pid} ({oldest.name}) has held a transaction open for {minutes:.0f} minutes."
+    yield from _put_aside()
+    yield from _deaf(alive)
+    yield from _late_signals(alive, now=now)
+
+
+def _put_aside() -> Iterator[str]:
+    counted = count_each(
+        {"manifests": ManifestState.objects.aside(), "queue rows": WorkQueue.objects.aside()}, limit=MAX_COUNTED
+    )
+    listed = [f"{_up_to_bound(number)} {what}" for what, number in counted.items() if number]
+    if listed:
+        yield (
+            f"Put aside because they could not be queued or dispatched: {' and '.join(listed)}. `chainsched explain` "
+            "and `chainsched fsck` say why; `fsck --repair` has them tried again."
+        )
+
+
+def _up_to_bound(number: int) -> str:
+    return f"more than {MAX_COUNTED - 1:,}" if number == MAX_COUNTED else f"{number:,}"
+
+
+def _deaf(alive: Sequence[Process]) -> Iterator[str]:
+    deaf = [process for process in alive if process.deaf_since is not None]
+    if deaf:
+        names = ", ".join(f"{process.kind} {process.host}:{process.pid}" for process in deaf[:MAX_NAMES])
+        more = f" and {len(deaf) - MAX_NAMES} more" if len(deaf) > MAX_NAMES else ""
+        yield (
+            f"These processes hear no notices of others and poll instead: {names}{more}. Behind a pooler of "
+            "transactions, let LISTEN name an alias of DATABASES that connects directly."
+        )
+
+
+def _late_signals(alive: Sequence[Process], *, now: datetime) -> Iterator[str]:
+    """Signals that wait for receivers of the project; jobs run all the same."""
+    for process in alive:
+        since_heartbeat = now - process.heartbeat_at
+        if note := signals_note(f"{process.host}:{process.pid}", process.signals, since_heartbeat=since_heartbeat):
+            yield note

@@ -8,6 +8,7 @@ Next:   nothing. Open work, and trees with a dead letter that waits for a decisi
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,9 +19,10 @@ from django.db.models import Exists, OuterRef, Q
 
 from chainsched.conf import get_config
 from chainsched.db.chunks import chunks
+from chainsched.db.id_in import id_in
 from chainsched.domain.retention import Kept, Policy, outdated_trees
 from chainsched.domain.states import ExecutionState, QueueStatus
-from chainsched.flow.operate.remove import remove
+from chainsched.flow.operate.remove import remove_free
 from chainsched.flow.transactions import transact
 from chainsched.models import (
     BulkDecision,
@@ -74,7 +76,7 @@ def clean(rules: Policy, *, now: datetime, after: int = 0, is_dry_run: bool = Fa
 
 
 def _load_roots(after: int) -> list[Kept]:
-    roots = Metadata.objects.filter(root_execution__isnull=True, id__gt=after).order_by("id")
+    roots = Metadata.objects.known().filter(root_execution__isnull=True, id__gt=after).order_by("id")
     return [_kept(row) for row in roots.values_list(*_COLUMNS)[:PAGE]]
 
 
@@ -93,25 +95,30 @@ def _removable(roots: Sequence[Kept], rules: Policy, *, now: datetime) -> set[in
     removable: set[int] = set()
     for part in chunks(old, size=BATCH):
         ids = [root.root_id for root in part]
-        members = [_kept(row) for row in Metadata.objects.filter(root_execution__in=ids).values_list(*_COLUMNS)]
+        below = Metadata.objects.known().filter(root_execution__in=ids)
+        members = [_kept(row) for row in below.values_list(*_COLUMNS)]
         removable |= outdated_trees(part, members, policy=rules, now=now) - _unfinished(ids) - _last(part, rules)
     return removable
 
 
 def _unfinished(root_ids: Sequence[int]) -> set[int]:
-    """The trees that a dead letter, a waiting row or an open run keeps open."""
-    letters = DeadLetter.objects.awaiting().filter(
-        Q(execution__in=root_ids) | Q(execution__root_execution__in=root_ids)
-    )
-    awaited = letters.values_list("execution__root_execution_id", "execution_id")
+    """The trees that a letter of theirs or their run, a waiting row, an open run or a newer version keeps."""
+    of_tree = Q(execution__in=root_ids) | Q(execution__root_execution__in=root_ids)
+    columns = ("execution__root_execution_id", "execution_id")
+    awaited = DeadLetter.objects.awaiting().filter(of_tree).values_list(*columns)
+    undecided = DeadLetter.objects.in_unknown_status().filter(of_tree).values_list(*columns)
     waiting = WorkQueue.objects.queued().filter(root_execution__in=root_ids)
-    of_open_runs = Metadata.objects.filter(
-        Exists(GraphRun.objects.open().filter(id=OuterRef("run_id"))), id__in=root_ids
-    )
+    open_runs = GraphRun.objects.open().filter(id=OuterRef("run_id"))
+    # An execution that failed for several runs belongs to the tree of one; its retry concerns all of them.
+    awaiting = DeadLetter.objects.awaiting().values("execution")
+    failed_runs = TakenOver.objects.filter(run_id=OuterRef("run_id"), execution_id__in=awaiting)
+    of_unfinished_runs = Metadata.objects.filter(Exists(open_runs) | Exists(failed_runs), id__in=root_ids)
+    unknown = Metadata.objects.unknown().filter(root_execution__in=root_ids)
     return {
-        *(root_id or id_ for root_id, id_ in awaited),
+        *(root_id or id_ for root_id, id_ in (*awaited, *undecided)),
+        *(id_ for id_ in unknown.values_list("root_execution_id", flat=True) if id_ is not None),
         *(id_ for id_ in waiting.values_list("root_execution_id", flat=True) if id_ is not None),
-        *of_open_runs.values_list("id", flat=True),
+        *of_unfinished_runs.values_list("id", flat=True),
     }
 
 
@@ -163,11 +170,7 @@ def _clean_other_rows(before: datetime, *, now: datetime, is_dry_run: bool) -> C
     for kind, rows in stale.items():
         removed[kind] = rows.count() if is_dry_run else _delete(rows)
     removed["runs"] = _clean_runs(before, is_dry_run=is_dry_run)
-    finished = _finished_manifests(before)
-    if not is_dry_run:
-        for part in chunks(finished, size=BATCH):
-            remove(part, now=now)
-    removed["manifests"] = len(finished)
+    removed["manifests"] = _clean_manifests(before, now=now, is_dry_run=is_dry_run)
     return removed
 
 
@@ -195,11 +198,24 @@ def _delete(rows: Any) -> int:
     return deleted
 
 
-def _finished_manifests(before: datetime) -> list[int]:
+def _clean_manifests(before: datetime, *, now: datetime, is_dry_run: bool) -> int:
+    """Remove manifests that are over; one that another transaction holds just now is removed another time."""
+    finished = _finished_manifests(before)
+    if is_dry_run:
+        return len(finished)
+    return sum(
+        remove_free(part, among=functools.partial(_finished_manifests, before), now=now)
+        for part in chunks(finished, size=BATCH)
+    )
+
+
+def _finished_manifests(before: datetime, among: Sequence[int] | None = None) -> list[int]:
     """Manifests that have been done or retired for long enough and have nothing open.
 
     A manifest that is done and still declared stays; otherwise seeding would create it again and it would run again.
     """
     over = Manifest.objects.filter(Q(done_at__lt=before, is_declared=False) | Q(retired_at__lt=before)).order_by("id")
+    if among is not None:
+        over = over.filter(id_in(id=among))
     ids = list(over.values_list("id", flat=True)[:PAGE])
     return [id_ for part in chunks(ids) for id_ in sorted(set(part) - load_open_items(part).keys())]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 
 from chainsched.domain.results import Finding
-from chainsched.flow.maintain import fsck_executions, fsck_graph, fsck_runs, fsck_states
+from chainsched.flow.maintain import fsck_executions, fsck_graph, fsck_put_aside, fsck_runs, fsck_states
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +39,7 @@ CHECKS: Mapping[str, Check] = {
     "parts": fsck_states.parts_are_right,
     "alarm_missing": fsck_states.no_alarm_is_missing,
     "alarm_forbidden": fsck_states.no_alarm_is_forbidden,
+    "put_aside": fsck_put_aside.nothing_is_put_aside,
 }
 
 # The checks of the loop: they are cheap, and manifests do not run if these facts are wrong.
@@ -56,8 +57,11 @@ def run_fsck(*, now: datetime, repair: bool = False, checks: Sequence[str] = tup
 def reconcile(*, now: datetime) -> int:
     """Repair facts that would keep manifests from running; returns the number of findings.
 
-    Every stage sets the alarms of the manifests it ends work for, so a finding is a defect, or a change by hand.
+    Every stage sets the alarms of the manifests it ends work for, so a finding is a defect, or a change by hand. Rows
+    that another transaction holds are passed over until the next turn. Those that were put aside are tried again.
     """
+    if again := fsck_put_aside.try_again(now=now):
+        logger.info("%d manifests and queue rows that were put aside are tried again.", again)
     found = run_fsck(now=now, repair=True, checks=RECONCILED)
     for finding in found:
         logger.error("Repaired: %s: %s.", finding.subject, finding.evidence)

@@ -7,7 +7,7 @@ Next:   fsck reports.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -17,27 +17,35 @@ from django.db.models.functions import Coalesce
 from chainsched.conf import get_config
 from chainsched.db import bulk
 from chainsched.db.chunks import chunks
+from chainsched.db.id_in import id_in
 from chainsched.domain.results import Finding
-from chainsched.domain.states import QueueStatus
+from chainsched.domain.states import ACTIVE_STATES, QueueStatus
 from chainsched.flow.maintain.reap import reap
 from chainsched.flow.run.alarm import arm
 from chainsched.flow.transactions import transact
 from chainsched.models import Manifest, ManifestGroup, ManifestState, Metadata, Process, WorkQueue
+from chainsched.models.metadata import MetadataQuerySet
 
 NO_MANIFEST = "its manifest does not exist"
 NO_EXECUTION = "its execution does not exist"
 
 
 def running_has_a_live_process(check: str, *, now: datetime, repair: bool) -> Iterator[Finding]:
-    """Every execution in progress belongs to a process that is alive."""
+    """Every execution in progress belongs to a process that is alive.
+
+    Only those of processes that were declared lost are repaired: a process without heartbeat may still be alive, as
+    one that has been watching it can tell.
+    """
     alive = Process.objects.alive(beaten_since=now - timedelta(seconds=get_config().process_expiry))
-    orphaned = Metadata.objects.in_progress().exclude(process__in=alive).order_by("id")
+    orphaned = Metadata.objects.in_progress().known().exclude(process__in=alive).order_by("id")
     orphans = list(orphaned)
     while repair and orphans and reap(now=now).has_more:
         pass
     left = set(orphaned.values_list("id", flat=True))
     for row in orphans:
         evidence = f"it is in progress, but its process {row.process_id} is lost, stopped or without heartbeat"
+        if repair and row.id in left:
+            evidence += "; a scheduler or worker closes it once it has watched that process for PROCESS_EXPIRY"
         yield Finding(check, str(row), evidence, is_repaired=row.id not in left)
 
 
@@ -56,8 +64,8 @@ def limits_are_kept(check: str, *, now: datetime, repair: bool) -> Iterator[Find
 def queued_has_a_manifest(check: str, *, now: datetime, repair: bool) -> Iterator[Finding]:
     """No queued row refers to a manifest that does not exist: it would wait for ever."""
     known = Manifest.objects.filter(id=OuterRef("manifest_id"))
-    rows = list(WorkQueue.objects.queued().filter(~Exists(known), manifest__isnull=False).order_by("id"))
-    cancelled = _cancel(rows, reason=NO_MANIFEST, status=QueueStatus.QUEUED) if repair else []
+    rows = list(WorkQueue.objects.queued().known().filter(~Exists(known), manifest__isnull=False).order_by("id"))
+    cancelled = _cancel(rows, reason=NO_MANIFEST, status=QueueStatus.QUEUED, now=now) if repair else []
     for row in rows:
         is_repaired = row.id in cancelled
         yield Finding(check, f"queue row {row.id} of {row.manifest_external_id}", NO_MANIFEST, is_repaired=is_repaired)
@@ -66,9 +74,11 @@ def queued_has_a_manifest(check: str, *, now: datetime, repair: bool) -> Iterato
 def queue_and_executions_agree(check: str, *, now: datetime, repair: bool) -> Iterator[Finding]:
     """A dispatched row has its execution, and an execution's row refers to it."""
     known = Metadata.objects.filter(id=OuterRef("execution_id"))
-    without_execution = list(WorkQueue.objects.filter(~Exists(known), status=QueueStatus.DISPATCHED).order_by("id"))
-    cancelled = _cancel(without_execution, reason=NO_EXECUTION, status=QueueStatus.DISPATCHED) if repair else []
-    _arm([row.manifest_id for row in without_execution if row.id in cancelled], now=now)
+    dispatched = WorkQueue.objects.known().filter(status=QueueStatus.DISPATCHED)
+    without_execution = list(dispatched.filter(~Exists(known)).order_by("id"))
+    cancelled = []
+    if repair:
+        cancelled = _cancel(without_execution, reason=NO_EXECUTION, status=QueueStatus.DISPATCHED, now=now)
     for row in without_execution:
         evidence = f"it was dispatched as execution {row.execution_id}, which does not exist"
         subject = f"queue row {row.id} of {row.manifest_external_id}"
@@ -78,26 +88,47 @@ def queue_and_executions_agree(check: str, *, now: datetime, repair: bool) -> It
 
 def _unlinked(check: str, *, now: datetime, repair: bool) -> Iterator[Finding]:
     """Executions with a queue row that refers to another execution or none, and active ones without a queue row."""
+    unlinked, without_queue_row = _find_unlinked(Metadata.objects.all())
+    found = ((unlinked, "does not refer to it"), (without_queue_row, "does not exist"))
+    repaired = _link({row.id: row for rows, _ in found for row in rows}, now=now) if repair else set()
+    for rows, problem in found:
+        for row in rows:
+            evidence = f"its queue row {row.work_queue_id} {problem}"
+            yield Finding(check, str(row), evidence, is_repaired=row.id in repaired)
+
+
+def _find_unlinked(among: MetadataQuerySet) -> tuple[list[Metadata], list[Metadata]]:
     queue_row = WorkQueue.objects.filter(id=OuterRef("work_queue_id"))
-    other = queue_row.filter(Q(execution__isnull=True) | ~Q(execution=OuterRef("id")))
-    executions = Metadata.objects.filter(work_queue__isnull=False)
-    unlinked = list(executions.filter(Exists(other)).order_by("id"))
-    without_queue_row = list(executions.active().filter(~Exists(queue_row)).order_by("id"))
-    if repair:
-        links = [{"id": row.work_queue_id, "status": QueueStatus.DISPATCHED, "execution": row.id} for row in unlinked]
+    other = queue_row.known().filter(Q(execution__isnull=True) | ~Q(execution=OuterRef("id")))
+    executions = among.known().filter(work_queue__isnull=False).order_by("id")
+    is_active = Q(state__in=ACTIVE_STATES)
+    return list(executions.filter(Exists(other))), list(executions.filter(is_active, ~Exists(queue_row)))
+
+
+def _link(rows: Mapping[int, Metadata], *, now: datetime) -> set[int]:
+    """Link executions and queue rows that do not agree; returns the executions.
+
+    Judged again under the locks of their manifests: a row that was requeued or dispatched meanwhile has its own link.
+    """
+    linked: set[int] = set()
+    for part in chunks(sorted(rows)):
         with transact():
+            manifests = {manifest_id for id_ in part if (manifest_id := rows[id_].manifest_id) is not None}
+            locked = ManifestState.objects.lock(manifests)
+            unlinked, without_queue_row = _find_unlinked(Metadata.objects.filter(id_in(id=part)))
+            links = [
+                {"id": row.work_queue_id, "status": QueueStatus.DISPATCHED, "execution": row.id} for row in unlinked
+            ]
             bulk.update(WorkQueue, links)
             Metadata.objects.active().filter(id__in=[row.id for row in without_queue_row]).update(work_queue=None)
-        _arm([row.manifest_id for row in unlinked], now=now)
-    for row in unlinked:
-        yield Finding(check, str(row), f"its queue row {row.work_queue_id} does not refer to it", is_repaired=repair)
-    for row in without_queue_row:
-        yield Finding(check, str(row), f"its queue row {row.work_queue_id} does not exist", is_repaired=repair)
+            arm(locked, now=now)
+            linked |= {row.id for row in (*unlinked, *without_queue_row)}
+    return linked
 
 
 def parents_and_roots_agree(check: str, *, now: datetime, repair: bool) -> Iterator[Finding]:
     """A row has the root of its parent execution, and a row without a parent has no root."""
-    for model in (WorkQueue.objects.queued(), Metadata.objects.all()):
+    for model in (WorkQueue.objects.queued().known(), Metadata.objects.known()):
         wrong = list(_misrooted(model).order_by("id"))
         repairable = [row for row in wrong if isinstance(row, WorkQueue) or row.ended_at is None]
         if repair:
@@ -124,15 +155,15 @@ def _misrooted(rows: Any) -> Any:
     return rows.annotate(right_root=right_root).filter(with_parent | without_parent)
 
 
-def _cancel(rows: Sequence[WorkQueue], *, reason: str, status: QueueStatus) -> list[int]:
-    cancelled = [
-        {"id": row.id, "status": QueueStatus.CANCELLED, "execution": None, "cancel_reason": reason} for row in rows
-    ]
-    with transact():
-        return bulk.update(WorkQueue, cancelled, where={"status": status})
-
-
-def _arm(manifest_ids: Sequence[int | None], *, now: datetime) -> None:
-    for part in chunks(sorted({id_ for id_ in manifest_ids if id_ is not None})):
+def _cancel(rows: Sequence[WorkQueue], *, reason: str, status: QueueStatus, now: datetime) -> list[int]:
+    """Cancel rows that still have this status, with their manifests' states locked; returns their ids."""
+    cancelled: list[int] = []
+    for part in chunks(rows):
+        values = [
+            {"id": row.id, "status": QueueStatus.CANCELLED, "execution": None, "cancel_reason": reason} for row in part
+        ]
         with transact():
-            arm(ManifestState.objects.lock(part), now=now)
+            locked = ManifestState.objects.lock({row.manifest_id for row in part if row.manifest_id is not None})
+            cancelled += bulk.update(WorkQueue, values, where={"status": status})
+            arm(locked, now=now)
+    return cancelled

@@ -106,9 +106,14 @@ def edges_are_stored(check: str, *, now: datetime, repair: bool) -> Iterator[Fin
 
 
 def _wrong_edges() -> dict[int, dict[int, Edge]]:
-    """The edges that manifests with one parent, or none, should have where they differ from the stored ones."""
-    rows = Manifest.objects.filter(Q(is_join=False) | ~Q(fan_in="")).values_list(
-        "id", "depends_on_id", "run_condition", "fan_in"
+    """The edges that manifests with one parent, or none, should have where they differ from the stored ones.
+
+    Edges and manifests with a value that this version does not know are left to a newer one.
+    """
+    rows = (
+        Manifest.objects.known()
+        .filter(Q(is_join=False) | ~Q(fan_in=""))
+        .values_list("id", "depends_on_id", "run_condition", "fan_in")
     )
     right = {
         id_: {parent_id: Edge(condition, is_gate=bool(fan_in), is_derived=False)} if parent_id else {}
@@ -118,7 +123,8 @@ def _wrong_edges() -> dict[int, dict[int, Edge]]:
     edges = Dependency.objects.explicit().values_list("child_id", "parent_id", *Edge._fields)
     for child_id, parent_id, *columns in edges:
         stored[child_id][parent_id] = Edge(*columns)
-    return {id_: wanted for id_, wanted in right.items() if stored.get(id_, {}) != wanted}
+    unknown = Dependency.objects.unknown_children()
+    return {id_: wanted for id_, wanted in right.items() if id_ not in unknown and stored.get(id_, {}) != wanted}
 
 
 def members_of_fan_ins_are_right(check: str, *, now: datetime, repair: bool) -> Iterator[Finding]:

@@ -7,14 +7,17 @@ Next:   fsck reports.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from django.db.models import Exists, F, OuterRef, Q
 
 from chainsched.db import bulk
 from chainsched.db.chunks import chunks
+from chainsched.db.fields import knows
+from chainsched.db.locks import Patience
 from chainsched.domain import due
 from chainsched.domain.due import Facts
 from chainsched.domain.obstacles import find_obstacle, find_obstacle_to_row
@@ -25,13 +28,16 @@ from chainsched.flow.announce import announce_letters
 from chainsched.flow.run.alarm import arm
 from chainsched.flow.run.tokens import TokenLedger, cancel_queued
 from chainsched.flow.schedule.parent_marks import set_parent_marks
-from chainsched.flow.transactions import transact
+from chainsched.flow.transactions import in_parts, report_unwritable, transact
 from chainsched.models import DeadLetter, Manifest, ManifestState, Metadata, WorkQueue
-from chainsched.models.manifest_facts import load_facts
+from chainsched.models.manifest import KINDS
+from chainsched.models.manifest_facts import load_facts, load_unknown_items
 from chainsched.signals import dead_letter_resolved
 
 PAGE = 1000
 SECOND_ITEM = "its manifest had another open item"
+
+T = TypeVar("T")
 
 Page = Callable[..., list[int]]
 
@@ -39,15 +45,35 @@ Page = Callable[..., list[int]]
 def no_alarm_is_missing(check: str, *, now: datetime, repair: bool) -> Iterator[Finding]:
     """A manifest that has no open item, and no obstacle to its next run, has an alarm."""
     for page in _pages(ManifestState.objects.without_alarm):
-        with transact():
-            facts = load_facts(ManifestState.objects.lock_without_alarm(page))
-            wrong = {known.manifest_id: at for known in facts if (at := _alarm(known, now=now)) is not None}
-            if repair:
-                arm(wrong, now=now)
-        names = {known.manifest_id: known.external_id for known in facts}
-        for manifest_id, at in wrong.items():
-            evidence = f"it has no alarm although it has no open item; it should have one for {at.isoformat()}"
-            yield Finding(check, names[manifest_id], evidence, is_repaired=repair)
+        for found in _each_part(page, functools.partial(_find_without_alarm, now=now, repair=repair)):
+            for external_id, at in found.items():
+                evidence = f"it has no alarm although it has no open item; it should have one for {at.isoformat()}"
+                yield Finding(check, external_id, evidence, is_repaired=repair)
+
+
+def _each_part(page: Sequence[int], look: Callable[[Sequence[int]], T]) -> Iterator[T]:
+    """The results of a page; a manifest that cannot be read or written keeps no other from being repaired."""
+    parts = in_parts(page, look)
+    report_unwritable("Manifest %d cannot be checked or repaired: %s", parts.refused + parts.busy)
+    yield from parts.results
+
+
+def _find_without_alarm(manifest_ids: Sequence[int], *, now: datetime, repair: bool) -> dict[str, datetime]:
+    """The alarms that are missing, by external id; manifests that another transaction holds are left to it."""
+    with transact(Patience.SHORT):
+        facts = load_facts(ManifestState.objects.lock_without_alarm(manifest_ids))
+        wrong = {known.manifest_id: at for known in facts if (at := _alarm(known, now=now)) is not None}
+        for manifest_id in _with_unknown_items(wrong):
+            del wrong[manifest_id]
+        if repair:
+            arm(wrong, now=now)
+    return {known.external_id: wrong[known.manifest_id] for known in facts if known.manifest_id in wrong}
+
+
+def _with_unknown_items(manifest_ids: Collection[int]) -> set[int]:
+    """Those of these with something open in a state that only a newer version knows; mostly none are given."""
+    ids = list(manifest_ids)
+    return set(load_unknown_items(ids, with_rows=True)) if ids else set()
 
 
 def no_alarm_is_forbidden(check: str, *, now: datetime, repair: bool) -> Iterator[Finding]:
@@ -74,21 +100,27 @@ def _alarm(facts: Facts, *, now: datetime) -> datetime | None:
 
 def parts_are_right(check: str, *, now: datetime, repair: bool) -> Iterator[Finding]:
     """Joins wait exactly for the items that may run: none that an obstacle or a dead letter stops, all others."""
+    evidence = "joins wait for an item that may not run, or do not wait for one that may"
     for page in _pages(_with_items):
-        with transact():
-            facts = load_facts(ManifestState.objects.lock_free(page))
-            rows = {row.manifest_id: row for row in WorkQueue.objects.lock_items([it.manifest_id for it in facts])}
-            wrong = [known for known in facts if _has_wrong_part(known, rows.get(known.manifest_id))]
-            if repair:
-                arm([known.manifest_id for known in wrong], now=now)
-        for known in wrong:
-            evidence = "joins wait for an item that may not run, or do not wait for one that may"
-            yield Finding(check, known.external_id, evidence, is_repaired=repair)
+        for found in _each_part(page, functools.partial(_find_wrong_parts, now=now, repair=repair)):
+            for external_id in found:
+                yield Finding(check, external_id, evidence, is_repaired=repair)
+
+
+def _find_wrong_parts(manifest_ids: Sequence[int], *, now: datetime, repair: bool) -> list[str]:
+    """The external ids of manifests with a wrong part; those that another transaction holds are left to it."""
+    with transact(Patience.SHORT):
+        facts = load_facts(ManifestState.objects.lock_free(manifest_ids))
+        rows = {row.manifest_id: row for row in WorkQueue.objects.lock_items([it.manifest_id for it in facts])}
+        wrong = [known for known in facts if _has_wrong_part(known, rows.get(known.manifest_id))]
+        if repair:
+            arm([known.manifest_id for known in wrong], now=now)
+    return [known.external_id for known in wrong]
 
 
 def _with_items(*, after: int, limit: int) -> list[int]:
     """Manifests with an item that is due or queued in a run, in pages by id."""
-    queued = WorkQueue.objects.queued().filter(run__isnull=False, manifest__gt=after)
+    queued = WorkQueue.objects.queued().known().filter(run__isnull=False, manifest__gt=after)
     due = ManifestState.objects.filter(due_run__isnull=False, manifest__gt=after)
     ids = {
         *queued.order_by("manifest_id").values_list("manifest_id", flat=True)[:limit],
@@ -98,6 +130,8 @@ def _with_items(*, after: int, limit: int) -> list[int]:
 
 
 def _has_wrong_part(known: Facts, row: WorkQueue | None) -> bool:
+    if known.unknown:
+        return False
     is_due_wrong = bool(known.due_item.tokens) and known.due_item.has_tokens is known.is_stopped
     is_row_wrong = row is not None and row.has_tokens is not (find_obstacle_to_row(known, Source(row.source)) is None)
     return is_due_wrong or is_row_wrong
@@ -123,6 +157,7 @@ def numbers_are_in_order(check: str, *, now: datetime, repair: bool) -> Iterator
 def _out_of_order(manifest_ids: Sequence[int] | None = None) -> dict[int, tuple[int, int, int]]:
     newest = F("manifest__depends_on__state__finished_execution")
     rows = ManifestState.objects.filter(
+        knows(KINDS, path="manifest__"),
         Q(due_execution__lt=F("covered_execution")) | Q(due_execution__gt=newest),
         manifest__schedule_type=ScheduleType.DEPENDENT,
         manifest__depends_on__isnull=False,
@@ -162,15 +197,16 @@ def _with_several_items() -> set[int]:
 
 def _queued_with_other_items() -> Any:
     """The manifests of rows that wait although their manifest has another open item."""
-    active = Metadata.objects.active().filter(manifest=OuterRef("manifest_id"))
+    active = Metadata.objects.active().known().filter(manifest=OuterRef("manifest_id"))
     letters = DeadLetter.objects.awaiting().filter(manifest=OuterRef("manifest_id"))
-    rows = WorkQueue.objects.queued().filter(Q(Exists(active)) | Q(Exists(letters)), manifest__isnull=False)
+    queued = WorkQueue.objects.queued().known()
+    rows = queued.filter(Q(Exists(active)) | Q(Exists(letters)), manifest__isnull=False)
     return rows.order_by().values_list("manifest_id", flat=True)
 
 
 def _awaiting_with_active_runs() -> Any:
     """The manifests of letters that wait for a decision although their manifest has an active run."""
-    active = Metadata.objects.active().filter(manifest=OuterRef("manifest_id"))
+    active = Metadata.objects.active().known().filter(manifest=OuterRef("manifest_id"))
     letters = DeadLetter.objects.awaiting().filter(Exists(active), manifest__isnull=False)
     return letters.order_by().values_list("manifest_id", flat=True)
 

@@ -1,6 +1,6 @@
 """Maintenance: close the executions of dead processes.
 
-Reads:  heartbeats, and executions in progress.
+Reads:  executions in progress, and which processes are lost, stopped or missing.
 Writes: ``lost_at`` of processes; through record the lost executions; claims that never began are returned.
 Next:   record retries or dead-letters the lost executions.
 """
@@ -8,10 +8,10 @@ Next:   record retries or dead-letters the lost executions.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
-from chainsched.conf import get_config
 from chainsched.domain import outcomes
 from chainsched.domain.outcomes import FailureType, Finished
 from chainsched.flow.run.record import record
@@ -34,24 +34,34 @@ class Reaped:
     has_more: bool = False
 
 
-def reap(*, now: datetime) -> Reaped:
-    """Declare processes without heartbeat lost, and close or return their executions; live processes keep theirs."""
-    expired_before = now - timedelta(seconds=get_config().process_expiry)
-    with transact():
-        silent = Process.objects.declare_lost(expired_before=expired_before, now=now)
-    if silent:
-        logger.warning("%d processes sent no heartbeat in time and are declared lost.", silent)
+def reap(*, silent: Mapping[int, datetime] | None = None, now: datetime) -> Reaped:
+    """Declare silent processes lost, and close or return the executions of processes that have ended.
+
+    ``silent`` are the processes whose heartbeat the caller saw stand still for one expiry, with that heartbeat. A
+    process that has sent another one since then keeps its lease; a caller that has not watched declares none lost.
+    """
+    lost = _declare_lost(silent or {}, now=now)
     orphans = _find_orphans()
     unbegun = [row for row in orphans if _never_began(row)]
     begun = [row for row in orphans if not _never_began(row)]
     released = _release(unbegun)
     recorded = record([_lost(row) for row in begun], now=now)
-    return Reaped(processes=silent, lost=len(recorded.ended), released=released, has_more=len(orphans) == BATCH)
+    return Reaped(processes=lost, lost=len(recorded.ended), released=released, has_more=len(orphans) == BATCH)
+
+
+def _declare_lost(silent: Mapping[int, datetime], *, now: datetime) -> int:
+    if not silent:
+        return 0
+    with transact():
+        lost = Process.objects.declare_lost(silent, now=now)
+    if lost:
+        logger.warning("%d processes sent no heartbeat in time and are declared lost.", lost)
+    return lost
 
 
 def _find_orphans() -> list[Metadata]:
     """Executions in progress with a process that is lost, stopped or missing."""
-    held = Metadata.objects.in_progress().exclude(process__in=Process.objects.trusted())
+    held = Metadata.objects.in_progress().known().exclude(process__in=Process.objects.trusted())
     return list(held.only("id", "process_id", "started_at", "claims").order_by("id")[:BATCH])
 
 

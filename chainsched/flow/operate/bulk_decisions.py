@@ -77,14 +77,16 @@ def carry_out(*, now: datetime, limit: int = BATCH) -> CarriedOut:
     A letter gets its decision, its outcome and its history entry in one commit, under the lock of the bulk decision: a
     scheduler that is killed leaves no letter half decided, and no letter is decided about twice.
     """
-    bulk_decision = BulkDecision.objects.open().order_by("id").first()
+    bulk_decision = BulkDecision.objects.open().known().order_by("id").first()
     if bulk_decision is None:
         return CarriedOut()
     waiting = list(BulkDecisionItem.objects.waiting_of(bulk_decision.id).values_list("id", flat=True)[:limit])
     if not waiting:
         return CarriedOut(has_more=_close(bulk_decision.id, now=now))
     parts = in_parts(waiting, functools.partial(_decide, bulk_decision.id, now=now))
-    unwritten = dict.fromkeys(parts.busy, BUSY) | {id_: _failure_text(error) for id_, error in parts.refused}
+    unwritten = dict.fromkeys((id_ for id_, _ in parts.busy), BUSY) | {
+        id_: _failure_text(error) for id_, error in parts.refused
+    }
     decided = sum(parts.results) + (_skip_unwritable(bulk_decision.id, unwritten, now=now) if unwritten else 0)
     return CarriedOut(letters=decided, has_more=decided > 0)
 

@@ -8,6 +8,7 @@ Next:   nothing: no item of a cancelled run is queued or dispatched, and its out
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Collection
 from datetime import datetime
@@ -16,13 +17,15 @@ from django.db.models import Q
 
 from chainsched.db.chunks import chunks
 from chainsched.db.id_in import id_in
+from chainsched.db.locks import Patience
 from chainsched.domain.items import Item
 from chainsched.domain.results import Cancelled
 from chainsched.flow.operate.cancel import stop
 from chainsched.flow.run.alarm import arm
 from chainsched.flow.run.carried import find_cancelled
+from chainsched.flow.run.dispatch import put_rows_aside
 from chainsched.flow.run.tokens import TokenLedger, cancel_rows
-from chainsched.flow.transactions import transact
+from chainsched.flow.transactions import in_parts, transact
 from chainsched.models import GraphRun, JoinState, Manifest, ManifestState, Metadata, TakenOver, WorkQueue
 
 LATE_FOR_RUN = "the run it belongs to was cancelled"
@@ -42,26 +45,31 @@ def cancel_run(run_id: int, *, reason: str, now: datetime) -> Cancelled:
     return cancelled
 
 
-def cancel_late(row_ids: Collection[int], *, now: datetime) -> None:
-    """Cancel rows of cancelled runs that the dispatcher found, for the reason of the run.
+def cancel_late(row_ids: Collection[int], *, now: datetime) -> int:
+    """Cancel rows of cancelled runs that the dispatcher found, for the reason of the run; returns how many.
 
-    They were queued by a transaction that did not see the mark.
+    They were queued by a transaction that did not see the mark. The dispatcher waits for no manifest: a row whose
+    manifest another transaction holds stays, and is found again. One that cannot be cancelled is put aside.
     """
     found = WorkQueue.objects.filter(id_in(id=row_ids)).values_list("run__cancel_reason", "id")
     by_reason: dict[str, list[int]] = defaultdict(list)
     for reason, row_id in found:
         by_reason[reason or LATE_FOR_RUN].append(row_id)
+    cancelled = 0
     for reason, ids in by_reason.items():
-        for part in chunks(sorted(ids)):
-            _cancel_part(part, reason=reason, now=now)
+        parts = in_parts(sorted(ids), functools.partial(_cancel_part, reason=reason, now=now))
+        cancelled += sum(parts.results) + put_rows_aside(parts.unwritable, now=now)
+    return cancelled
 
 
-def _cancel_part(row_ids: Collection[int], *, reason: str, now: datetime) -> None:
-    with transact():
-        rows = WorkQueue.objects.filter(id_in(id=row_ids))
-        owners = [id_ for id_ in rows.values_list("manifest_id", flat=True) if id_ is not None]
-        ManifestState.objects.lock(owners)
-        _cancel_queued(row_ids, owners, reason=reason, now=now)
+def _cancel_part(row_ids: Collection[int], *, reason: str, now: datetime) -> int:
+    with transact(Patience.SHORT):
+        owners = dict(WorkQueue.objects.filter(id_in(id=row_ids)).values_list("id", "manifest_id"))
+        states = ManifestState.objects.filter(id_in(manifest=[id_ for id_ in owners.values() if id_ is not None]))
+        known = set(states.values_list("manifest_id", flat=True))
+        held = known.difference(ManifestState.objects.lock_free(known))
+        free = {row_id: owner for row_id, owner in owners.items() if owner not in held}
+        return _cancel_queued(free, [owner for owner in free.values() if owner is not None], reason=reason, now=now)
 
 
 def cancel_below(execution_id: int, *, reason: str, now: datetime) -> Cancelled:
@@ -88,9 +96,14 @@ def _mark(run_id: int, *, reason: str, now: datetime) -> None:
 
 
 def _manifests_in(run_id: int) -> list[int]:
-    """The manifests with an open item that is named after the run, or with an active execution that took it over."""
-    queued = WorkQueue.objects.queued().filter(run=run_id).values_list("manifest_id", flat=True)
-    due = ManifestState.objects.filter(due_run=run_id).values_list("manifest_id", flat=True)
+    """The manifests with an open item that may stand for this run, and for no other that is not cancelled.
+
+    It is named after the run, or after a newer one that was cancelled before; or it is an execution that took it over.
+    """
+    newer = GraphRun.objects.filter(id__gt=run_id, cancelled_at__isnull=False).values("id")
+    is_queued, is_due = Q(run=run_id) | Q(run__in=newer), Q(due_run=run_id) | Q(due_run__in=newer)
+    queued = WorkQueue.objects.queued().filter(is_queued).values_list("manifest_id", flat=True)
+    due = ManifestState.objects.filter(is_due).values_list("manifest_id", flat=True)
     named = Metadata.objects.active().filter(run=run_id).values_list("manifest_id", flat=True)
     taken_over = TakenOver.objects.executions_for(run_id)
     others = Metadata.objects.active().filter(id_in(id=taken_over)).values_list("manifest_id", flat=True)
@@ -101,7 +114,8 @@ def _cancel_items(manifest_ids: Collection[int], run_id: int, *, reason: str, no
     """Cancel the items of these manifests all of whose runs were cancelled."""
     with transact():
         locked = ManifestState.objects.lock(manifest_ids)
-        rows = {row.id: row for row in WorkQueue.objects.queued().filter(id_in(manifest=locked), run=run_id)}
+        queued = WorkQueue.objects.queued().filter(id_in(manifest=locked), run__isnull=False)
+        rows = {row.id: row for row in queued.defer("input")}
         over = find_cancelled({id_: Item.of(row) for id_, row in rows.items()})
         unqueued = _cancel_queued(over, [rows[id_].manifest_id or 0 for id_ in over], reason=reason, now=now)
         _cover(locked, now=now)

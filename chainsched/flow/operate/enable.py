@@ -2,7 +2,7 @@
 
 Reads:  their dependents and members.
 Writes: ``is_enabled``, and the alarms of all manifests that start or stop with it.
-Next:   the manager.
+Next:   the manager; the dispatcher, for rows that waited.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections.abc import Collection
 from datetime import datetime
 
 from chainsched.db.chunks import chunks
+from chainsched.db.notify import DISPATCHER
+from chainsched.flow.announce import wake
 from chainsched.flow.run.alarm import arm
 from chainsched.flow.run.consume import look_again
 from chainsched.flow.run.tokens import TokenLedger
@@ -50,6 +52,8 @@ def _switch(manifest_ids: Collection[int], *, is_enabled: bool, now: datetime) -
         dependents = Manifest.objects.plain_dependents_of(switched)
         look_again([id_ for id_ in dependents if id_ not in switched], ledger=ledger, now=now)
         ledger.write()
+        if is_enabled and switched:
+            wake(DISPATCHER)
     return len(switched)
 
 
@@ -63,4 +67,6 @@ def _switch_group(group_id: int, *, is_enabled: bool, now: datetime) -> bool:
         ManifestState.objects.lock(members)
         for part in chunks(members):
             arm(part, now=now, is_fresh=is_enabled)
+        if is_enabled:
+            wake(DISPATCHER)
     return True

@@ -8,6 +8,8 @@ Next:   the dispatcher.
 from __future__ import annotations
 
 from chainsched.db.chunks import chunks
+from chainsched.db.notify import DISPATCHER
+from chainsched.flow.announce import wake
 from chainsched.flow.run.enqueue import rerank
 from chainsched.flow.transactions import transact
 from chainsched.models import Manifest, ManifestGroup, ManifestState
@@ -24,4 +26,5 @@ def set_group_limits(group_id: int, *, max_active_jobs: int | None, priority: in
         ManifestState.objects.lock(members)
         for part in chunks(members):
             rerank(part)
+        wake(DISPATCHER)
     return True

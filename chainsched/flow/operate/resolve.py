@@ -71,14 +71,13 @@ def decide(
 def _entries(
     letters: Mapping[int, DeadLetter], resolved: Resolved, *, letter_verb: LetterVerb, reason: str, details: str
 ) -> dict[str, list[DeadLetter]]:
-    """The letters of each history text; a letter that was deleted has no entry."""
+    """The letters of each history text; one that was skipped or deleted has no entry, as nothing was done to it."""
     entries: dict[str, list[DeadLetter]] = defaultdict(list)
-    for id_, letter in letters.items():
-        before = letter.status if id_ in resolved.skipped else DeadLetterStatus.AWAITING_INTERVENTION
+    for letter in (letters[id_] for id_ in resolved.done if id_ in letters):
         entry = history.describe(
             letter_verb.did,
-            resolved.skipped.get(id_, letter_verb.outcome),
-            before=f"status {before}",
+            letter_verb.outcome,
+            before=f"status {DeadLetterStatus.AWAITING_INTERVENTION}",
             after=f"status {letter.status}",
             reason=reason,
             details=details,

@@ -1,34 +1,40 @@
 """Operator action: trigger a run; a caller in code does the same.
 
-Reads:  the open items of the manifests.
+Reads:  the open items of the manifests, and the trigger requests that wait.
 Writes: through enqueue a queue row; or the trigger request, which is stored until the manifest can run.
 Next:   the dispatcher, or the manager when the trigger request is due.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from chainsched.db import bulk
 from chainsched.db.chunks import chunks
-from chainsched.domain.due import Facts, OpenItem
+from chainsched.db.id_in import id_in
+from chainsched.db.notify import DISPATCHER
+from chainsched.domain.due import Decision, Facts, OpenItem, decide
 from chainsched.domain.inputs import OWN_INPUT
-from chainsched.domain.obstacles import Obstacle, find_obstacle, find_obstacle_to_request
 from chainsched.domain.results import Answer
-from chainsched.domain.states import ScheduleType, Source
+from chainsched.domain.states import Source
+from chainsched.domain.triggers import STORED, Situation, Wanted, answer_trigger, is_queued_first
+from chainsched.exceptions import InvalidInput
+from chainsched.flow.announce import wake
 from chainsched.flow.run.alarm import arm
 from chainsched.flow.run.enqueue import enqueue
 from chainsched.flow.run.requests import Lineage, QueueRequest
 from chainsched.flow.transactions import transact
 from chainsched.models import Manifest, ManifestState, Near, WorkQueue
+from chainsched.models.manifest import PARENTED
 from chainsched.models.manifest_facts import load_facts
 
-# The answer to a trigger that an obstacle stops: the request waits until it is lifted.
-ANSWERS = {Obstacle.GROUP_DISABLED: Answer.WAITS_FOR_GROUP}
+# A hundred years: every date that follows is one that databases can hold.
+MAX_DELAY = timedelta(days=36_500)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,26 +48,28 @@ class TriggerRequest:
 def trigger(manifest_ids: Collection[int], *, request: TriggerRequest, now: datetime) -> dict[int, Answer]:
     """Run these manifests now, or store the trigger request; never raises because of an open item.
 
-    A thousand trigger requests while a run is active make one more run, with the input of the newest.
+    A thousand requests for the same during a run make one more run; one that asks for another than the one that waits
+    already is refused, as the answer says.
     """
     with transact():
         facts = {known.manifest_id: known for known in load_facts(ManifestState.objects.lock(manifest_ids))}
-        answers = {manifest_id: _answer(known, request) for manifest_id, known in facts.items()}
-        answers |= _queue(_those(answers, Answer.QUEUED), facts, request, now=now)
-        answers |= _bring_forward(_those(answers, Answer.ALREADY_QUEUED), now=now)
-        waiting = _those(answers, Answer.WILL_RUN_AGAIN, Answer.DELAYED, Answer.WAITS_FOR_GROUP)
-        _store_request(waiting, request, now=now)
+        wanted = _wanted(facts, request, now=now)
+        situations = _queue_first(_find_situations(facts), wanted, now=now)
+        answers = {id_: answer_trigger(wanted[id_], found, now=now) for id_, found in situations.items()}
+        answers |= _queue(_those(answers, Answer.QUEUED), situations, request, now=now)
+        gone = _bring_forward(_those(answers, Answer.ALREADY_QUEUED), facts, now=now)
+        # A worker took these rows just now: the request comes after their runs.
+        situations |= {id_: _with_open_item(situations[id_], OpenItem.PENDING) for id_ in gone}
+        answers |= {id_: answer_trigger(wanted[id_], situations[id_], now=now) for id_ in gone}
+        free = [id_ for id_ in _those(answers, *STORED) if situations[id_].waiting is None]
+        _store_requests({id_: wanted[id_] for id_ in free}, now=now)
     return answers
 
 
 def trigger_group(group_id: int, *, now: datetime) -> Counter[Answer]:
     """Run all enabled members of a group that depend on no other manifest; counts the answers."""
     members = Manifest.objects.enabled().filter(group=group_id, retired_at__isnull=True).order_by("id")
-    ids = [
-        id_
-        for id_, schedule_type in members.values_list("id", "schedule_type")
-        if not ScheduleType(schedule_type).has_parent
-    ]
+    ids = [id_ for id_, schedule_type in members.values_list("id", "schedule_type") if schedule_type not in PARENTED]
     answers: Counter[Answer] = Counter()
     with transact():
         for part in chunks(ids):
@@ -69,21 +77,60 @@ def trigger_group(group_id: int, *, now: datetime) -> Counter[Answer]:
     return answers
 
 
-def _answer(facts: Facts, request: TriggerRequest) -> Answer:
-    if facts.open_item is OpenItem.DEAD_LETTER:
-        return Answer.AWAITS_DEAD_LETTER
-    if request.delay:
-        return Answer.DELAYED
-    if facts.open_item is OpenItem.QUEUED:
-        # The input of a queued row is fixed; a request with another input asks for another run.
-        return Answer.ALREADY_QUEUED if request.input is OWN_INPUT else Answer.WILL_RUN_AGAIN
-    if facts.open_item is not None:
-        return Answer.WILL_RUN_AGAIN
-    if request.input is not OWN_INPUT and facts.is_behind_parent and find_obstacle(facts) is None:
-        # It runs first for the outcome that it is due for, then with the input of the request.
-        return Answer.WILL_RUN_AGAIN
-    obstacle = find_obstacle_to_request(facts)
-    return Answer.QUEUED if obstacle is None else ANSWERS[obstacle]
+def _wanted(manifest_ids: Collection[int], request: TriggerRequest, *, now: datetime) -> dict[int, Wanted]:
+    """The request for each manifest; no input is the own one of a manifest that has none."""
+    own = set()
+    if request.input is None:
+        inputs = Manifest.objects.filter(id_in(id=manifest_ids)).values_list("id", "input")
+        own = {id_ for id_, declared in inputs if declared is None}
+    at = now + (request.delay or timedelta(0))
+    return {id_: Wanted(at, OWN_INPUT if id_ in own else request.input) for id_ in manifest_ids}
+
+
+def _find_situations(facts: Mapping[int, Facts]) -> dict[int, Situation]:
+    requests = ManifestState.objects.waiting_requests([id_ for id_, known in facts.items() if known.trigger_at])
+    queued = [id_ for id_, known in facts.items() if known.open_item is OpenItem.QUEUED]
+    foreign = WorkQueue.objects.with_other_input(queued)
+    waiting = {id_: Wanted(at, OWN_INPUT if own is None else own) for id_, (at, own) in requests.items()}
+    return {id_: Situation(known, waiting.get(id_), id_ not in foreign) for id_, known in facts.items()}
+
+
+def _queue_first(
+    situations: Mapping[int, Situation], wanted: Mapping[int, Wanted], *, now: datetime
+) -> dict[int, Situation]:
+    """Queue what is due by a request that waits, as the manager is about to, where this request asks for another run.
+
+    Both are honoured then: the new one comes after it.
+    """
+    decisions = {
+        id_: decide(found.facts, now=now)
+        for id_, found in situations.items()
+        if is_queued_first(wanted[id_], found, now=now)
+    }
+    requests = [
+        QueueRequest(id_, decision.source, decision.scheduled_for)
+        for id_, decision in decisions.items()
+        if decision.source is not None and decision.scheduled_for is not None
+    ]
+    opened = enqueue(requests, now=now)
+    queued = {id_: _after_queueing(situations[id_], decisions[id_]) for id_ in opened}
+    # An outcome that it was due for in cancelled runs alone is covered now without a row; its request comes next.
+    dropped = [id_ for id_, found in decisions.items() if found.source is Source.DEPENDENCY and id_ not in opened]
+    facts = {known.manifest_id: known for known in load_facts(dropped)} if dropped else {}
+    return {**situations, **queued, **(_queue_first(_find_situations(facts), wanted, now=now) if facts else {})}
+
+
+def _after_queueing(situation: Situation, decision: Decision) -> Situation:
+    """The situation when its request was queued; or what it is due for by an outcome, and the request still waits."""
+    waiting = situation.waiting
+    if decision.source is not Source.TRIGGER or waiting is None:
+        return _with_open_item(situation, OpenItem.QUEUED)
+    queued = replace(situation, waiting=None, has_row_own_input=waiting.input is OWN_INPUT)
+    return _with_open_item(queued, OpenItem.QUEUED)
+
+
+def _with_open_item(situation: Situation, item: OpenItem) -> Situation:
+    return replace(situation, facts=situation.facts._replace(open_item=item))
 
 
 def _those(answers: Mapping[int, Answer], *wanted: Answer) -> list[int]:
@@ -91,38 +138,56 @@ def _those(answers: Mapping[int, Answer], *wanted: Answer) -> list[int]:
 
 
 def _queue(
-    manifest_ids: Collection[int], facts: Mapping[int, Facts], request: TriggerRequest, *, now: datetime
+    manifest_ids: Collection[int], situations: Mapping[int, Situation], request: TriggerRequest, *, now: datetime
 ) -> dict[int, Answer]:
     requests = [QueueRequest(manifest_id, Source.TRIGGER, now, input=request.input) for manifest_id in manifest_ids]
     opened = enqueue(requests, now=now)
     # In the middle of a graph it begins a run that does not reach the other parents of joins.
-    inner = [id_ for id_ in opened if facts[id_].schedule_type.has_parent and not facts[id_].is_behind_parent]
+    found = {id_: situations[id_].facts for id_ in opened}
+    inner = [id_ for id_, facts in found.items() if facts.schedule_type.has_parent and not facts.is_behind_parent]
     before_joins = Near.objects.leading_to_joins(inner)
     answers = {manifest_id: Answer.ALREADY_QUEUED for manifest_id in manifest_ids if manifest_id not in opened}
     return answers | dict.fromkeys(before_joins, Answer.QUEUED_BY_ITSELF)
 
 
-def _bring_forward(manifest_ids: Collection[int], *, now: datetime) -> dict[int, Answer]:
-    """Let waiting rows start at once; a manifest with a row that was dispatched just now has an active run."""
-    moved = WorkQueue.objects.bring_forward(manifest_ids)
+def _bring_forward(manifest_ids: Collection[int], facts: Mapping[int, Facts], *, now: datetime) -> list[int]:
+    """Let waiting rows start at once; returns the manifests whose row was dispatched just now."""
+    moved = WorkQueue.objects.bring_forward({id_: facts[id_].is_enabled for id_ in manifest_ids})
     # An operator asks for them now, so that joins wait for them although their manifests are disabled.
     arm(moved, now=now)
-    return {manifest_id: Answer.WILL_RUN_AGAIN for manifest_id in manifest_ids if manifest_id not in moved}
+    if moved:
+        wake(DISPATCHER)
+    return [manifest_id for manifest_id in manifest_ids if manifest_id not in moved]
 
 
-def _store_request(manifest_ids: Collection[int], request: TriggerRequest, *, now: datetime) -> None:
-    wanted_at = now + (request.delay or timedelta(0))
-    wanted_input = None if request.input is OWN_INPUT else request.input
+def _store_requests(wanted: Mapping[int, Wanted], *, now: datetime) -> None:
     lineage = Lineage.of_scope()
     rows = [
         {
             "manifest": id_,
-            "trigger_at": wanted_at,
-            "trigger_input": wanted_input,
+            "trigger_at": request.at,
+            "trigger_input": None if request.input is OWN_INPUT else request.input,
             "trigger_causation_id": lineage.causation_id,
             "trigger_root_correlation_id": lineage.root_correlation_id,
         }
-        for id_ in manifest_ids
+        for id_, request in wanted.items()
     ]
     bulk.update(ManifestState, rows, key="manifest")
-    arm(manifest_ids, now=now)
+    arm(wanted, now=now)
+
+
+def check_delay(delay: timedelta | float | None) -> timedelta | None:
+    """The delay of a trigger as a length of time; refuses anything that is none, is negative or too long."""
+    if delay is None:
+        return None
+    remedy = f"give a timedelta or seconds, from 0 to {MAX_DELAY.days:,} days"
+    if isinstance(delay, bool) or not isinstance(delay, timedelta | int | float):
+        raise InvalidInput(f"A delay of {delay!r} is no length of time; {remedy}.")
+    try:
+        seconds = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
+    except OverflowError:
+        seconds = math.inf
+    # What is not a number is not between these, either.
+    if not 0 <= seconds <= MAX_DELAY.total_seconds():
+        raise InvalidInput(f"A delay of {seconds:g} seconds is out of range; {remedy}.")
+    return timedelta(seconds=seconds)

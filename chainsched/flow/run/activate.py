@@ -40,13 +40,14 @@ def activate(
 ) -> list[str]:
     """Queue the named dormant children with their inputs, all or none; returns those that were queued.
 
-    Refused: a child that does not exist, is not dormant or belongs to another parent, an input that does not fit,
-    and a run that its process no longer owns. A child that is queued or active already is skipped with a warning.
+    Refused: a child that does not exist, is not dormant, belongs to another parent or is named twice, an input that
+    does not fit, and a run that its process no longer owns. A child that is queued or active already is skipped with a
+    warning.
 
     The start of the run, ``ran_for`` ago, is written in the same transaction: if its process ends now, the run has had
     an effect and counts as an attempt, and is not run again as if it had never begun.
     """
-    wanted = dict(activations)
+    wanted = _each_once(activations)
     if not wanted:
         return []
     now = database_now()
@@ -61,6 +62,16 @@ def activate(
         opened = _enqueue(free, inputs, execution_id=execution_id, now=now)
     _warn_of_skips(children, busy)
     return [external_id for external_id, child in children.items() if child.id in opened]
+
+
+def _each_once(activations: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """The inputs by child; a child that is named twice would run for one of them only."""
+    wanted: dict[str, Any] = {}
+    for external_id, value in activations:
+        if external_id in wanted:
+            raise _refusal(external_id, "it is named twice in one call. Name each child once")
+        wanted[external_id] = value
+    return wanted
 
 
 def _enqueue(

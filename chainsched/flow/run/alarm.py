@@ -1,8 +1,8 @@
 """Used by the stages: set the alarm. No other module writes ``next_run_at``.
 
 Reads:  the facts of manifests; the caller has locked their states.
-Writes: ``next_run_at`` and ``occurrence_at``, and with ``clear`` the executions that a new queue row covers; whether
-        joins wait for items that are due or queued.
+Writes: ``next_run_at`` and ``occurrence_at``; with them the items that manifests became due for and, with ``clear``,
+        the executions that a new queue row covers; whether joins wait for items that are due or queued.
 Next:   the manager evaluates a manifest when its alarm is due.
 """
 
@@ -23,11 +23,13 @@ from chainsched.domain.due import Facts, OpenItem
 from chainsched.domain.items import Item
 from chainsched.domain.obstacles import find_obstacle_to_row
 from chainsched.domain.states import Source
+from chainsched.domain.triggers import Answered
 from chainsched.exceptions import InvalidSchedule
 from chainsched.flow.announce import wake
 from chainsched.flow.run.tokens import TokenLedger
 from chainsched.models import ManifestState, WorkQueue
 from chainsched.models.manifest_facts import load_facts
+from chainsched.models.manifest_state import NOT_PUT_ASIDE
 
 logger = logging.getLogger(__name__)
 
@@ -63,22 +65,30 @@ def arm_known(
     now: datetime,
     is_fresh: bool = False,
     of_rows: Collection[int] = frozenset(),
+    newly_due: Collection[int] = frozenset(),
 ) -> int:
     """The same with facts that the caller has read under its locks.
 
-    ``of_rows`` are the manifests with an obstacle that may have come or gone for a row that waits.
+    ``of_rows`` are the manifests with an obstacle that may have come or gone for a row that waits. ``newly_due`` are
+    those whose facts say of another item that it is due than their rows do: both are written together.
     """
     balance_parts(known_facts, of_rows=of_rows, ledger=ledger)
     facts = {known.manifest_id: known for known in known_facts}
     alarms = {manifest_id: _alarm(known, now=now, is_fresh=is_fresh) for manifest_id, known in facts.items()}
-    changed = {id_: alarm for id_, alarm in alarms.items() if alarm.next_run_at != facts[id_].next_run_at}
+    changed = {id_: alarm for id_, alarm in alarms.items() if _is_changed(facts[id_], alarm)}
     moved = {id_: alarm for id_, alarm in alarms.items() if alarm.occurrence_at != facts[id_].occurrence_at}
     # The manager finds later alarms by itself at its next turn.
     soon = now + timedelta(seconds=get_config().manager_interval)
     if any(alarm.next_run_at is not None and alarm.next_run_at <= soon for alarm in changed.values()):
         wake(MANAGER)
-    set_alarms(changed | moved)
+    set_alarms({id_: alarm for id_, alarm in (changed | moved).items() if id_ not in newly_due})
+    _write_due({id_: (facts[id_], alarms[id_]) for id_ in newly_due})
     return len(changed)
+
+
+def _is_changed(known: Facts, alarm: Alarm) -> bool:
+    """Whether the alarm is another one; a manifest that is put aside is so no more when its alarm is set anew."""
+    return alarm.next_run_at != known.next_run_at or known.is_put_aside
 
 
 def balance_parts(facts: Sequence[Facts], *, of_rows: Collection[int], ledger: TokenLedger) -> None:
@@ -86,7 +96,7 @@ def balance_parts(facts: Sequence[Facts], *, of_rows: Collection[int], ledger: T
     due = [
         (known, not known.is_stopped)
         for known in facts
-        if known.due_item.tokens and known.due_item.has_tokens is known.is_stopped
+        if known.due_item.tokens and not known.unknown and known.due_item.has_tokens is known.is_stopped
     ]
     for known, has_part in due:
         ledger.replace([known.due_item], replace(known.due_item, has_tokens=has_part))
@@ -117,16 +127,49 @@ class Alarm(NamedTuple):
 def set_alarms(alarms: Mapping[int, Alarm]) -> int:
     """Write these alarms; an empty one clears the alarm of its manifest."""
     rows = [
-        {"manifest": manifest_id, "next_run_at": alarm.next_run_at, "occurrence_at": alarm.occurrence_at}
+        {
+            "manifest": manifest_id,
+            "next_run_at": alarm.next_run_at,
+            "occurrence_at": alarm.occurrence_at,
+            **NOT_PUT_ASIDE,
+        }
         for manifest_id, alarm in sorted(alarms.items())
     ]
     return len(bulk.update(ManifestState, rows, key="manifest"))
 
 
-def clear(manifest_ids: Collection[int], *, now: datetime, is_covering: bool, is_triggered: bool) -> None:
+def _write_due(due: Mapping[int, tuple[Facts, Alarm]]) -> None:
+    """Write the items that manifests are due for, with their alarms."""
+    rows = [
+        {
+            "manifest": manifest_id,
+            "next_run_at": alarm.next_run_at,
+            "occurrence_at": alarm.occurrence_at,
+            "due_execution": known.due_execution,
+            "covered_execution": known.covered_execution,
+            "due_run": known.due_item.run_id,
+            "due_tokens": list(known.due_item.tokens),
+            "due_has_tokens": known.due_item.has_tokens,
+            "due_is_again": known.due_item.is_again,
+            **NOT_PUT_ASIDE,
+        }
+        for manifest_id, (known, alarm) in due.items()
+    ]
+    bulk.update(ManifestState, rows, key="manifest")
+
+
+def put_aside(reasons: Mapping[int, str], *, now: datetime) -> int:
+    """Clear the alarms of manifests that cannot be queued, with the reasons, so that no turn finds them again.
+
+    The next change of an alarm lifts that: by a declaration, a trigger, an outcome, ``enable`` or ``try_again``.
+    """
+    return ManifestState.objects.put_aside(reasons, now=now)
+
+
+def clear(manifest_ids: Collection[int], *, now: datetime, is_covering: bool, answered: Answered) -> None:
     """Clear the alarm of manifests that got a queue row; a covering row counts for all their due executions."""
     if manifest_ids:
-        ManifestState.objects.note_queued(manifest_ids, now=now, is_covering=is_covering, is_triggered=is_triggered)
+        ManifestState.objects.note_queued(manifest_ids, now=now, is_covering=is_covering, answered=answered)
 
 
 def _alarm(facts: Facts, *, now: datetime, is_fresh: bool) -> Alarm:

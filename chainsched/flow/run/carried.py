@@ -8,7 +8,7 @@ Next:   enqueue inserts the rows.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 from chainsched.domain.items import NO_ITEM, Item
 from chainsched.domain.obstacles import find_obstacle_to_row
 from chainsched.domain.states import Source
+from chainsched.domain.triggers import Answered
 from chainsched.flow.run import alarm
 from chainsched.flow.run.requests import QueueRequest, given_input
 from chainsched.flow.run.runs import Head, begin_runs, forget_runs
@@ -37,7 +38,7 @@ def takes_due(request: QueueRequest, job: Mapping[str, Any], *, now: datetime) -
 
 
 def begin_carried_runs(
-    requests: Sequence[QueueRequest], jobs: Jobs, *, ledger: TokenLedger, now: datetime
+    requests: Sequence[QueueRequest], jobs: Jobs, covering: Collection[int], *, ledger: TokenLedger, now: datetime
 ) -> dict[int, Item]:
     """The items of manifests that begin a run: those that carry nothing on and are due in no run."""
     heads = [
@@ -49,27 +50,31 @@ def begin_carried_runs(
         )
         for request in requests
         if request.item is None
-        and (
-            jobs[request.manifest_id]["state__due_run"] is None
-            or not takes_due(request, jobs[request.manifest_id], now=now)
-        )
+        and (jobs[request.manifest_id]["state__due_run"] is None or request.manifest_id not in covering)
     ]
     return begin_runs(heads, ledger=ledger, now=now)
 
 
 def carried_item(
-    request: QueueRequest, job: Mapping[str, Any], begun: Mapping[int, Item], *, ledger: TokenLedger, now: datetime
+    request: QueueRequest,
+    job: Mapping[str, Any],
+    begun: Mapping[int, Item],
+    covering: Collection[int],
+    *,
+    ledger: TokenLedger,
 ) -> Item:
     """The item of a new row; joins count it unless its manifest or group is disabled, and no operator asked for it."""
-    due = due_item(job) if takes_due(request, job, now=now) else NO_ITEM
+    due = due_item(job) if request.manifest_id in covering else NO_ITEM
     item = request.item or begun.get(request.manifest_id) or due
     if not item.tokens:
         return NO_ITEM
     standing = RowStanding(is_enabled=job["is_enabled"], is_group_enabled=job["group__is_enabled"])
     has_part = find_obstacle_to_row(standing, request.source) is None
-    if has_part is not item.has_tokens:
-        ledger.replace([item], replace(item, has_tokens=has_part))
-    return replace(item, has_tokens=has_part)
+    if has_part is item.has_tokens:
+        return item
+    carried = replace(item, has_tokens=has_part)
+    ledger.replace([item], carried)
+    return carried
 
 
 def undo(
@@ -102,12 +107,12 @@ def due_item(job: Mapping[str, Any]) -> Item:
 
 
 def without_cancelled_runs(
-    requests: Sequence[QueueRequest], jobs: Jobs, *, ledger: TokenLedger, now: datetime
+    requests: Sequence[QueueRequest], jobs: Jobs, covering: Collection[int], *, ledger: TokenLedger, now: datetime
 ) -> list[QueueRequest]:
     """Leave out what stands for cancelled runs alone; the executions that it was due for count as covered."""
     carried = {
         request.manifest_id: request.item
-        or (due_item(jobs[request.manifest_id]) if takes_due(request, jobs[request.manifest_id], now=now) else NO_ITEM)
+        or (due_item(jobs[request.manifest_id]) if request.manifest_id in covering else NO_ITEM)
         for request in requests
     }
     dropped = find_cancelled(carried)
@@ -117,7 +122,7 @@ def without_cancelled_runs(
     for manifest_id in dropped:
         ledger.give_back(carried[manifest_id].held)
     due = [request.manifest_id for request in requests if request.manifest_id in dropped and request.item is None]
-    alarm.clear(due, now=now, is_covering=True, is_triggered=False)
+    alarm.clear(due, now=now, is_covering=True, answered=Answered.NONE)
     for manifest_id in due:
         jobs[manifest_id].update({f"state__{column}": value for column, value in NOTHING_DUE.items()})
         jobs[manifest_id]["state__covered_execution"] = jobs[manifest_id]["state__due_execution"]

@@ -1,7 +1,7 @@
 """Part of the manager's turn: dependents take the notes that outcomes left for them.
 
 Reads:  DueNotes; the facts of the dependents, under the locks on their states.
-Writes: what dependents are due for; rows that wait for their first attempt take newer outcomes over; alarms.
+Writes: rows that wait for their first attempt take newer outcomes over; through alarm, what dependents are due for.
 Next:   evaluate queues what is due.
 """
 
@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from chainsched.db import bulk
 from chainsched.db.id_in import id_in
@@ -29,6 +28,7 @@ from chainsched.flow.run.tokens import TokenLedger
 from chainsched.flow.transactions import in_parts, is_own_transaction, transact
 from chainsched.models import DueNote, ManifestState, WorkQueue
 from chainsched.models.manifest_facts import load_facts
+from chainsched.models.manifest_state import NOT_PUT_ASIDE
 
 logger = logging.getLogger(__name__)
 
@@ -44,21 +44,32 @@ class Due:
     item: Item = NO_ITEM
 
 
-def deliver(dues: Sequence[Due], *, ledger: TokenLedger, now: datetime) -> None:
+def deliver(
+    dues: Sequence[Due],
+    *,
+    ledger: TokenLedger,
+    now: datetime,
+    ended: Collection[int] = frozenset(),
+    idle: Collection[int] = frozenset(),
+) -> None:
     """Let dependents become due at once if their states are free and no note waits for them; leave notes otherwise.
 
     Waits for no lock. In a caller's transaction, which may stay open for long, all get notes. The tokens of the items
-    are taken here.
+    are taken here. ``ended`` and ``idle``: see ``apply``.
     """
-    if not dues:
-        return
-    children = sorted({due.child_id for due in dues})
-    free = set(ManifestState.objects.lock_free(children)) if is_own_transaction() else set()
-    free -= DueNote.objects.waiting_for(free)
+    free = _lock_receivers({due.child_id for due in dues})
     for due in dues:
         ledger.take(due.item.held)
-    apply([due for due in dues if due.child_id in free], ledger=ledger, now=now)
+    apply([due for due in dues if due.child_id in free], ledger=ledger, now=now, ended=ended, idle=idle)
     leave_notes([due for due in dues if due.child_id not in free])
+
+
+def _lock_receivers(child_ids: Collection[int]) -> set[int]:
+    """Lock the dependents that can become due at once; an older note of another comes first."""
+    if not child_ids or not is_own_transaction():
+        return set()
+    free = set(ManifestState.objects.lock_free(child_ids))
+    return free - DueNote.objects.waiting_for(free)
 
 
 def leave_notes(dues: Sequence[Due]) -> None:
@@ -115,34 +126,45 @@ def _consume_part(page: Sequence[tuple[int, int]], *, now: datetime) -> int:
     return len(notes)
 
 
-def apply(dues: Sequence[Due], *, ledger: TokenLedger, now: datetime) -> None:
+def apply(
+    dues: Sequence[Due],
+    *,
+    ledger: TokenLedger,
+    now: datetime,
+    ended: Collection[int] = frozenset(),
+    idle: Collection[int] = frozenset(),
+) -> None:
     """Let dependents become due; the caller holds their states and has taken the tokens.
 
     A row that still waits for its first attempt takes the newer outcome over, and so does an item that is due already:
-    it then stands for the runs of both. Otherwise the outcome is kept until the manifest is free.
+    it then stands for the runs of both. Otherwise the outcome is kept until the manifest is free. Manifests whose open
+    item the caller has ``ended`` are armed with them, and ``idle`` are those of these that have none now.
     """
-    if not dues:
-        return
     by_child: dict[int, list[Due]] = defaultdict(list)
     for due in dues:
         by_child[due.child_id].append(due)
-    facts = {known.manifest_id: known for known in load_facts(list(by_child))}
-    news = {id_: [due for due in found if due.parent_execution_id] for id_, found in by_child.items()}
+    if not by_child and not ended:
+        return
+    facts = {known.manifest_id: known for known in load_facts({*by_child, *ended}, idle=idle)}
+    # Left to a newer version, which knows all values of the dependent; the manager passes over such notes.
+    strange = {id_ for id_ in by_child if id_ in facts and facts[id_].unknown}
+    leave_notes([due for due in dues if due.child_id in strange])
+    by_child = {id_: given for id_, given in by_child.items() if id_ not in strange}
+    told = {id_: [due for due in given if due.parent_execution_id] for id_, given in by_child.items() if id_ in facts}
+    news = {id_: outcomes for id_, outcomes in told.items() if outcomes}
     # What is due already takes a newer outcome over; else a row that waits does.
-    waiting = [id_ for id_, known in facts.items() if news[id_] and not known.is_behind_parent]
-    rows = WorkQueue.objects.lock_for_newer_outcome([id_ for id_ in waiting if facts[id_].open_item is OpenItem.QUEUED])
-    moved: list[_Moved] = []
-    for manifest_id, known in facts.items():
-        if manifest_id in rows:
-            moved.append(_into_row(rows[manifest_id], known, news[manifest_id], ledger=ledger))
-            newest = moved[-1].execution_id
-            facts[manifest_id] = replace(known, due_execution=newest, covered_execution=newest)
-        elif news[manifest_id]:
-            facts[manifest_id] = _into_due(known, news[manifest_id], ledger=ledger)
-    _write_states([facts[id_] for id_ in facts if news[id_]])
+    waiting = [id_ for id_ in news if facts[id_].open_item is OpenItem.QUEUED and not facts[id_].is_behind_parent]
+    rows = WorkQueue.objects.lock_for_newer_outcome(waiting)
+    moved = [_into_row(rows[id_], facts[id_], news[id_], ledger=ledger) for id_ in news if id_ in rows]
+    for row in moved:
+        known = facts[row.manifest_id]
+        facts[row.manifest_id] = known._replace(due_execution=row.execution_id, covered_execution=row.execution_id)
+    for id_, outcomes in news.items():
+        if id_ not in rows:
+            facts[id_] = _into_due(facts[id_], outcomes, ledger=ledger)
     _write_rows(moved)
-    looked = [id_ for id_, found in by_child.items() if len(found) > len(news[id_])]
-    arm_known(list(facts.values()), ledger=ledger, now=now, of_rows=looked)
+    looked = [id_ for id_, given in by_child.items() if len(given) > len(news.get(id_, ()))]
+    arm_known(list(facts.values()), ledger=ledger, now=now, of_rows={*looked, *ended}, newly_due=news)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +172,7 @@ class _Moved:
     """A waiting row that took outcomes over: the newest execution that it runs for, and its item."""
 
     row_id: int
+    manifest_id: int
     execution_id: int
     item: Item
 
@@ -161,7 +184,7 @@ def _into_row(row: WorkQueue, known: Facts, dues: Sequence[Due], *, ledger: Toke
         joined = item.joined(due.item, has_tokens=has_part)
         ledger.replace([item, due.item], joined)
         item, execution_id = joined, max(execution_id, due.parent_execution_id)
-    return _Moved(row.id, execution_id, item)
+    return _Moved(row.id, known.manifest_id, execution_id, item)
 
 
 def _into_due(known: Facts, dues: Sequence[Due], *, ledger: TokenLedger) -> Facts:
@@ -173,20 +196,7 @@ def _into_due(known: Facts, dues: Sequence[Due], *, ledger: TokenLedger) -> Fact
         item, execution_id = joined, max(execution_id, due.parent_execution_id)
     # A join may fire for an older execution than the one it ran for last: two runs need not end in their order.
     covered = known.covered_execution if execution_id > known.covered_execution else 0
-    return replace(known, due_execution=execution_id, covered_execution=covered, due_item=item)
-
-
-def _write_states(facts: Sequence[Facts]) -> None:
-    rows = [
-        {
-            "manifest": known.manifest_id,
-            "due_execution": known.due_execution,
-            "covered_execution": known.covered_execution,
-            **due_columns(known.due_item),
-        }
-        for known in facts
-    ]
-    bulk.update(ManifestState, rows, key="manifest")
+    return known._replace(due_execution=execution_id, covered_execution=covered, due_item=item)
 
 
 def _write_rows(moved: Sequence[_Moved]) -> None:
@@ -199,17 +209,8 @@ def _write_rows(moved: Sequence[_Moved]) -> None:
             "causation_id": lineages[row.execution_id].causation_id,
             "root_correlation_id": lineages[row.execution_id].root_correlation_id,
             **item_columns(row.item),
+            **NOT_PUT_ASIDE,
         }
         for row in moved
     ]
     bulk.update(WorkQueue, rows, where={"status": QueueStatus.QUEUED})
-
-
-def due_columns(item: Item) -> Mapping[str, Any]:
-    """The columns of a state that hold the item that is due."""
-    return {
-        "due_run": item.run_id,
-        "due_tokens": list(item.tokens),
-        "due_has_tokens": item.has_tokens,
-        "due_is_again": item.is_again,
-    }

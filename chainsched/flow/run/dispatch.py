@@ -1,7 +1,8 @@
 """Stage 5 of 8: start queued rows as far as the limits allow. Every execution is created here.
 
 Reads:  the limits, the live executions, and the queue in its order.
-Writes: Metadata rows, and the queue rows they came from; the further runs that executions stand for.
+Writes: Metadata rows, and the queue rows they came from; the further runs that executions stand for. Rows that
+        cannot be dispatched are put aside.
 Next:   a worker claims them.
 """
 
@@ -15,17 +16,20 @@ from datetime import datetime
 from typing import Any
 from uuid import uuid4
 
+from django.db import DatabaseError, OperationalError
+
 from chainsched.conf import get_config
-from chainsched.db import bulk
+from chainsched.db import bulk, locks
 from chainsched.db.clock import database_now
 from chainsched.db.id_in import id_in
+from chainsched.db.locks import Patience
 from chainsched.db.notify import WORKER
 from chainsched.domain.capacity import Candidate, Room, admit, advance_turns, room
 from chainsched.domain.items import Item
 from chainsched.domain.states import QueueStatus
 from chainsched.flow.announce import announce_executions, wake
 from chainsched.flow.run.carried import find_cancelled
-from chainsched.flow.transactions import transact
+from chainsched.flow.transactions import in_parts, in_words, is_about_rows, report_unwritable, transact
 from chainsched.models import DeadLetter, JoinState, ManifestGroup, Metadata, NamedLock, TakenOver, WorkQueue
 from chainsched.models.named_lock import DISPATCH
 from chainsched.signals import execution_dispatched
@@ -35,6 +39,7 @@ logger = logging.getLogger(__name__)
 BATCH = 1000
 # A group that fills up within a batch hides the rows behind it; they are looked for again this often at most.
 MAX_LOOKS = 5
+HAS_ANOTHER = "its manifest has another execution under way, which only a change by hand can bring about"
 # What an execution has from its queue row as it is. Inputs may be large; none of this travels.
 COPIED = (
     "manifest",
@@ -63,37 +68,109 @@ class Dispatched:
 
     execution_ids: Sequence[int] = field(default_factory=list)
     cancelled_rows: Collection[int] = field(default_factory=set)
+    put_aside: int = 0
     has_more: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """The rows that a turn looks for: of these workflows, and if given ``only`` these; ``met`` are those it found."""
+
+    workflows: Collection[str]
+    limit: int
+    only: Collection[int] | None = None
+    met: list[int] = field(default_factory=list)
 
 
 def dispatch(*, workflows: Collection[str], now: datetime | None = None, limit: int = BATCH) -> Dispatched:
     """Take one turn: start queued rows in their order, as far as the limits allow.
 
     ``workflows`` are the names that some live process can run; rows that name another wait. The turn holds the
-    NamedLock row, so limits are exact over any number of dispatchers. The time of the start is read after the choice,
-    unless it is given: a process may stand still in between, and nothing should seem to start before what made
-    room for it, or caused it, had ended.
+    NamedLock row, so limits are exact over any number of dispatchers. A row that cannot be dispatched is put aside.
     """
-    with transact():
-        lock = NamedLock.objects.hold(DISPATCH, now=now or database_now())
-        chosen = _choose(_room(), workflows=workflows, now=now or database_now(), limit=limit)
-        now = now or database_now()
-        created = _create(chosen.rows, now=now)
-        _mark_dispatched(created)
-        _name_further_runs(chosen.rows, created)
-        _link_letters(chosen.rows, created)
-        _advance(lock, chosen.rows)
-        announce_executions(execution_dispatched, created.values())
-        if created:
-            wake(WORKER)
-    if len(created) < len(chosen.rows):
-        logger.error(
-            "%d queue rows were not dispatched: their manifests have an execution under way, which only a change "
-            "by hand can bring about. They wait until it has ended.",
-            len(chosen.rows) - len(created),
+    search = Search(workflows, limit)
+    try:
+        with transact():
+            return _dispatch(search, now=now)
+    except Exception as error:
+        if not search.met or not is_about_rows(error):
+            raise
+        logger.warning(
+            "%d queue rows could not be dispatched (%s); trying smaller parts.", len(search.met), in_words(error)
         )
-    is_getting_on = bool(created or chosen.cancelled_rows)
-    return Dispatched(list(created.values()), chosen.cancelled_rows, has_more=chosen.has_more and is_getting_on)
+    return _dispatch_in_parts(search, now=now)
+
+
+def _dispatch(search: Search, *, now: datetime | None) -> Dispatched:
+    """Start what the search finds.
+
+    The time of the start is read after the choice, unless it is given: a process may stand still in between, and
+    nothing should seem to start before what made room for it, or caused it, had ended.
+    """
+    lock = _hold(now or database_now())
+    chosen = _choose(_room(), search, now=now or database_now())
+    now = now or database_now()
+    created = _create(chosen.rows, now=now)
+    _mark_dispatched(created)
+    _name_further_runs(chosen.rows, created)
+    _link_letters(chosen.rows, created)
+    _advance(lock, chosen.rows)
+    put_aside = _put_second_items_aside([row["id"] for row in chosen.rows if row["id"] not in created], now=now)
+    announce_executions(execution_dispatched, created.values())
+    if created:
+        wake(WORKER)
+    is_getting_on = bool(created or chosen.cancelled_rows or put_aside)
+    return Dispatched(
+        list(created.values()), chosen.cancelled_rows, put_aside, has_more=chosen.has_more and is_getting_on
+    )
+
+
+def _hold(now: datetime) -> NamedLock:
+    try:
+        return NamedLock.objects.hold(DISPATCH, now=now)
+    except OperationalError as error:
+        if locks.is_lock_timeout(error):
+            # It is no row that is held: fewer rows would wait as long.
+            raise OperationalError("another dispatcher has held its turn for too long") from None
+        raise
+
+
+def _put_second_items_aside(row_ids: Collection[int], *, now: datetime) -> int:
+    """Put rows aside that were not dispatched because their manifests have an execution under way."""
+    if not row_ids:
+        return 0
+    logger.error("%d queue rows are put aside: %s.", len(row_ids), HAS_ANOTHER)
+    return WorkQueue.objects.put_aside(dict.fromkeys(row_ids, HAS_ANOTHER), now=now)
+
+
+def _dispatch_in_parts(search: Search, *, now: datetime | None) -> Dispatched:
+    """Find the rows that cannot be dispatched by halving, put them aside, and start the others, in their order."""
+
+    def dispatch_part(part: Sequence[int]) -> Dispatched:
+        with transact(Patience.SHORT):
+            return _dispatch(Search(search.workflows, len(part), only=part), now=now)
+
+    parts = in_parts(search.met, dispatch_part)
+    put_aside = put_rows_aside(parts.unwritable, now=now or database_now())
+    execution_ids = [id_ for part in parts.results for id_ in part.execution_ids]
+    cancelled = {id_ for part in parts.results for id_ in part.cancelled_rows}
+    put_aside += sum(part.put_aside for part in parts.results)
+    # Rows behind those that were put aside may have room now.
+    return Dispatched(execution_ids, cancelled, put_aside, has_more=bool(execution_ids or cancelled or put_aside))
+
+
+def put_rows_aside(unwritable: Sequence[tuple[int, Exception]], *, now: datetime) -> int:
+    """Put rows that cannot be written aside, so that no turn finds them again until something changes."""
+    report_unwritable("Queue row %d cannot be dispatched and is put aside: %s", unwritable)
+    reasons = {row_id: in_words(error) for row_id, error in unwritable}
+
+    def write(part: Sequence[int]) -> int:
+        with transact(Patience.SHORT):
+            return WorkQueue.objects.put_aside({row_id: reasons[row_id] for row_id in part}, now=now)
+
+    parts = in_parts(sorted(reasons), write)
+    report_unwritable("Queue row %d cannot be put aside, either, and stays in line: %s", parts.unwritable)
+    return sum(parts.results)
 
 
 def _room() -> Room:
@@ -115,34 +192,33 @@ class Chosen:
     has_more: bool = False
 
 
-def _choose(left: Room, *, workflows: Collection[str], now: datetime, limit: int) -> Chosen:
+def _choose(left: Room, search: Search, *, now: datetime) -> Chosen:
     """Choose as far as the limits allow; groups that fill up on the way let the others pass."""
-    wanted = int(min(limit, math.inf if left.total is None else left.total))
+    wanted = int(min(search.limit, math.inf if left.total is None else left.total))
     chosen = Chosen()
     for _ in range(MAX_LOOKS):
         looked_for = wanted - len(chosen.rows)
         if looked_for <= 0:
             chosen.has_more = not left.is_full
             return chosen
-        found = _look(left, workflows=workflows, now=now, limit=looked_for, taken=[row["id"] for row in chosen.rows])
+        taken = {*chosen.cancelled_rows, *(row["id"] for row in chosen.rows)}
+        found = _look(left, search, now=now, limit=looked_for, taken=taken)
         cancelled = find_cancelled({row["id"]: Item(row["run_id"], tuple(row["tokens"])) for row in found})
         startable = [row for row in found if row["id"] not in cancelled]
         candidates = [Candidate(row["id"], row["group_id"], row["turn"]) for row in startable]
         admitted = {candidate.row_id for candidate in admit(candidates, room=left)}
         chosen.rows += [row for row in found if row["id"] in admitted]
         chosen.cancelled_rows |= cancelled
-        if cancelled or len(found) < looked_for:
-            # Rows of a cancelled run are out of the way when the next turn looks.
-            chosen.has_more = bool(cancelled)
+        if len(found) < looked_for:
             return chosen
     chosen.has_more = True
     return chosen
 
 
-def _look(
-    left: Room, *, workflows: Collection[str], now: datetime, limit: int, taken: Collection[int]
-) -> list[dict[str, Any]]:
-    rows = WorkQueue.objects.ready(now).filter(workflow__in=workflows).outside_groups(left.full_groups)
+def _look(left: Room, search: Search, *, now: datetime, limit: int, taken: Collection[int]) -> list[dict[str, Any]]:
+    rows = WorkQueue.objects.ready(now).filter(workflow__in=search.workflows).outside_groups(left.full_groups)
+    if search.only is not None:
+        rows = rows.filter(id_in(id=search.only))
     columns = (
         "id",
         "group_id",
@@ -155,7 +231,17 @@ def _look(
         "timeout_seconds",
         "manifest__timeout_seconds",
     )
-    return [dict(row) for row in rows.exclude(id_in(id=taken)).lock_next(limit).values(*columns)]
+    next_rows = rows.exclude(id_in(id=taken)).lock_next(limit)
+    try:
+        found = [dict(row) for row in next_rows.values(*columns)]
+    except DatabaseError:
+        raise
+    except Exception:
+        # A stored value cannot be read: then the rows are at least known by their ids.
+        search.met.extend(next_rows.values_list("id", flat=True))
+        raise
+    search.met.extend(row["id"] for row in found)
+    return found
 
 
 def _advance(lock: NamedLock, rows: Sequence[dict[str, Any]]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -19,7 +19,8 @@ from chainsched.db.id_in import id_in
 from chainsched.db.notify import DISPATCHER
 from chainsched.domain.capacity import assign_turns, effective_priority
 from chainsched.domain.items import Item
-from chainsched.domain.states import QueueStatus, ScheduleType, Source
+from chainsched.domain.states import QueueStatus, Source
+from chainsched.domain.triggers import Answered
 from chainsched.flow.announce import wake
 from chainsched.flow.run import alarm
 from chainsched.flow.run.carried import (
@@ -33,6 +34,8 @@ from chainsched.flow.run.carried import (
 from chainsched.flow.run.requests import Lineage, QueueRequest, answers_trigger, given_input, lineages_of
 from chainsched.flow.run.tokens import TokenLedger
 from chainsched.models import Manifest, NamedLock, WorkQueue
+from chainsched.models.manifest import PARENTED
+from chainsched.models.manifest_state import NOT_PUT_ASIDE
 from chainsched.models.named_lock import DISPATCH
 
 logger = logging.getLogger(__name__)
@@ -53,31 +56,32 @@ def enqueue(requests: Sequence[QueueRequest], *, now: datetime, ledger: TokenLed
     notes = TokenLedger() if ledger is None else ledger
     jobs = _load_jobs([request.manifest_id for request in requests])
     possible = [request for request in requests if request.manifest_id in jobs]
-    possible = without_cancelled_runs(possible, jobs, ledger=notes, now=now)
-    begun = begin_carried_runs(possible, jobs, ledger=notes, now=now)
+    # The manifests whose row is for the outcome that they are due for.
+    covering = {request.manifest_id for request in possible if takes_due(request, jobs[request.manifest_id], now=now)}
+    possible = without_cancelled_runs(possible, jobs, covering, ledger=notes, now=now)
+    begun = begin_carried_runs(possible, jobs, covering, ledger=notes, now=now)
     items = {
-        request.manifest_id: carried_item(request, jobs[request.manifest_id], begun, ledger=notes, now=now)
+        request.manifest_id: carried_item(request, jobs[request.manifest_id], begun, covering, ledger=notes)
         for request in possible
     }
-    opened = _insert(_rows(possible, jobs, items, now=now))
+    opened = _insert(_rows(possible, jobs, items, covering, now=now))
     undo([id_ for id_ in items if id_ not in opened], items, begun, jobs, ledger=notes)
     if any(_may_go_soon(request, now=now) for request in possible if request.manifest_id in opened):
         wake(DISPATCHER)
     fresh = [request for request in possible if not request.is_continued and request.manifest_id in opened]
-    _clear_alarms(fresh, jobs, now=now)
+    _clear_alarms(fresh, covering, now=now)
     if ledger is None:
         notes.write()
     return opened
 
 
-def _clear_alarms(fresh: Sequence[QueueRequest], jobs: Mapping[int, dict[str, Any]], *, now: datetime) -> None:
+def _clear_alarms(fresh: Sequence[QueueRequest], covering: Collection[int], *, now: datetime) -> None:
     """Clear the alarms of manifests that got a row, those alike together."""
-    alike: dict[tuple[bool, bool], list[int]] = defaultdict(list)
+    alike: dict[tuple[bool, Answered], list[int]] = defaultdict(list)
     for request in fresh:
-        is_covering = takes_due(request, jobs[request.manifest_id], now=now)
-        alike[is_covering, request.source is Source.TRIGGER].append(request.manifest_id)
-    for (is_covering, is_triggered), manifest_ids in alike.items():
-        alarm.clear(manifest_ids, now=now, is_covering=is_covering, is_triggered=is_triggered)
+        alike[request.manifest_id in covering, request.answered].append(request.manifest_id)
+    for (is_covering, answered), manifest_ids in alike.items():
+        alarm.clear(manifest_ids, now=now, is_covering=is_covering, answered=answered)
 
 
 def _insert(rows: Sequence[dict[str, Any]]) -> dict[int, int]:
@@ -104,7 +108,7 @@ def rerank(manifest_ids: Sequence[int]) -> int:
     known = [id_ for id_ in ids if id_ in jobs]
     places = [(jobs[id_]["group_id"], _priority(jobs[id_])) for id_ in known]
     rows = [
-        {"manifest": id_, "group": group_id, "priority": priority, "turn": turn}
+        {"manifest": id_, "group": group_id, "priority": priority, "turn": turn, **NOT_PUT_ASIDE}
         for id_, (group_id, priority), turn in zip(known, places, _turns(places), strict=True)
     ]
     return len(bulk.update(WorkQueue, rows, key="manifest", where={"status": QueueStatus.QUEUED}))
@@ -141,6 +145,7 @@ def _rows(
     requests: Sequence[QueueRequest],
     jobs: Mapping[int, dict[str, Any]],
     items: Mapping[int, Item],
+    covering: Collection[int],
     *,
     now: datetime,
 ) -> list[dict[str, Any]]:
@@ -150,11 +155,9 @@ def _rows(
         for request, priority in zip(requests, priorities, strict=True)
     ]
     turns = _turns(places)
-    parents = lineages_of(
-        _due_for(jobs[request.manifest_id]) for request in requests if _inherits(request, jobs, now=now)
-    )
+    lineages = _inherited(requests, jobs, covering)
     return [
-        _row(request, jobs[request.manifest_id], priority=priority, turn=turn, parents=parents, now=now)
+        _row(request, jobs[request.manifest_id], priority=priority, turn=turn, inherited=lineages, now=now)
         | item_columns(items[request.manifest_id])
         for request, priority, turn in zip(requests, priorities, turns, strict=True)
     ]
@@ -175,11 +178,10 @@ def _row(
     *,
     priority: int,
     turn: int,
-    parents: Mapping[int, Lineage],
+    inherited: Mapping[int, Lineage],
     now: datetime,
 ) -> dict[str, Any]:
-    inherited = parents.get(_due_for(job)) if takes_due(request, job, now=now) else None
-    lineage = request.lineage or inherited or _lineage_of_trigger(request, job, now=now)
+    lineage = request.lineage or inherited.get(request.manifest_id) or _lineage_of_trigger(request, job, now=now)
     return {
         "manifest": request.manifest_id,
         **given_input(request, job, now=now),
@@ -199,7 +201,7 @@ def _row(
 
 
 def _priority(job: Mapping[str, Any]) -> int:
-    boost = get_config().dependent_priority_boost if ScheduleType(job["schedule_type"]).has_parent else 0
+    boost = get_config().dependent_priority_boost if job["schedule_type"] in PARENTED else 0
     return effective_priority(own=job["priority"], group=job["group__priority"], boost=boost)
 
 
@@ -213,9 +215,17 @@ def _lineage_of_trigger(request: QueueRequest, job: Mapping[str, Any], *, now: d
     return Lineage.of_scope() if request.source is Source.TRIGGER else Lineage()
 
 
-def _inherits(request: QueueRequest, jobs: Mapping[int, dict[str, Any]], *, now: datetime) -> bool:
-    job = jobs[request.manifest_id]
-    return request.lineage is None and _due_for(job) > 0 and takes_due(request, job, now=now)
+def _inherited(
+    requests: Sequence[QueueRequest], jobs: Mapping[int, dict[str, Any]], covering: Collection[int]
+) -> dict[int, Lineage]:
+    """The lineages that rows have from the executions that their manifests are due for, by manifest."""
+    due = {
+        request.manifest_id: _due_for(jobs[request.manifest_id])
+        for request in requests
+        if request.lineage is None and request.manifest_id in covering
+    }
+    parents = lineages_of(execution_id for execution_id in due.values() if execution_id)
+    return {manifest_id: parents[execution_id] for manifest_id, execution_id in due.items() if execution_id}
 
 
 def _due_for(job: Mapping[str, Any]) -> int:

@@ -1,7 +1,7 @@
 """Stage 3 of 8: find due manifests and queue them.
 
 Reads:  the alarms that are due, and the facts behind them.
-Writes: through enqueue the queue rows; through alarm the alarms of manifests that may not be queued now.
+Writes: through enqueue the queue rows; through alarm the alarms of manifests that may not, or cannot, be queued now.
 Next:   the dispatcher starts as many rows as the limits allow.
 """
 
@@ -13,11 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from chainsched.db.locks import Patience
 from chainsched.domain.due import Decision, Reason, decide
-from chainsched.flow.run.alarm import Alarm, set_alarms
+from chainsched.flow.run.alarm import Alarm, put_aside, set_alarms
 from chainsched.flow.run.enqueue import enqueue
 from chainsched.flow.run.requests import QueueRequest
-from chainsched.flow.transactions import TRANSIENT, in_parts, transact
+from chainsched.flow.transactions import in_parts, in_words, is_about_rows, report_unwritable, transact
 from chainsched.models import ManifestState
 from chainsched.models.manifest_facts import load_facts
 
@@ -28,10 +29,12 @@ PAGE = 1000
 
 @dataclass(slots=True)
 class Evaluated:
-    """The results of a page."""
+    """The results of a page: how many manifests it had, were queued, put aside, or stay due because they are held."""
 
     seen: int = 0
     queued: int = 0
+    put_aside: int = 0
+    left: int = 0
     passed_over: Counter[Reason] = field(default_factory=Counter)
 
 
@@ -45,24 +48,23 @@ def evaluate(*, now: datetime, limit: int = PAGE) -> Evaluated:
         with transact():
             page += ManifestState.objects.lock_due_page(now, limit=limit)
             return _evaluate_locked(page, now=now)
-    except TRANSIENT:
-        raise
-    except Exception as error:  # noqa: BLE001 - no error of one manifest may keep the others from being queued
-        logger.warning("A page of %d due manifests could not be queued (%r); trying smaller parts.", len(page), error)
+    except Exception as error:
+        if not page or not is_about_rows(error):
+            raise
+        logger.warning("%d due manifests could not be queued (%s); trying smaller parts.", len(page), in_words(error))
     return _evaluate_in_parts(page, now=now)
 
 
 def _evaluate_in_parts(manifest_ids: Sequence[int], *, now: datetime) -> Evaluated:
-    """Find the row that cannot be queued by halving, clear its alarm, and queue the others."""
+    """Find the manifests that cannot be queued by halving, put them aside, and queue the others."""
 
     def evaluate_part(part: Sequence[int]) -> Evaluated:
-        with transact():
+        with transact(Patience.SHORT):
             return _evaluate_locked(ManifestState.objects.lock_due(part, now=now), now=now)
 
     parts = in_parts(manifest_ids, evaluate_part)
-    for manifest_id, error in parts.refused:
-        _put_aside(manifest_id, error)
-    evaluated = Evaluated(seen=len(manifest_ids))
+    evaluated = Evaluated(seen=len(manifest_ids), put_aside=_put_aside(parts.unwritable, now=now))
+    evaluated.left = len(parts.refused) + len(parts.busy) - evaluated.put_aside
     for part in parts.results:
         evaluated.queued += part.queued
         evaluated.passed_over += part.passed_over
@@ -89,9 +91,16 @@ def _queue_request(manifest_id: int, decision: Decision) -> QueueRequest:
     return QueueRequest(manifest_id=manifest_id, source=decision.source, scheduled_for=decision.scheduled_for)
 
 
-def _put_aside(manifest_id: int, error: Exception) -> None:
-    """Clear the alarm of a manifest that cannot be queued, so that no turn finds it again until reconcile does."""
-    logger.error("Manifest %d cannot be queued; its alarm is cleared: %s", manifest_id, error)
-    with transact():
-        ManifestState.objects.lock([manifest_id])
-        set_alarms({manifest_id: Alarm()})
+def _put_aside(unwritable: Sequence[tuple[int, Exception]], *, now: datetime) -> int:
+    """Put manifests that cannot be queued aside, so that no turn finds them again until something changes."""
+    report_unwritable("Manifest %d cannot be queued and is put aside: %s", unwritable)
+    reasons = {manifest_id: in_words(error) for manifest_id, error in unwritable}
+
+    def write(part: Sequence[int]) -> int:
+        with transact(Patience.SHORT):
+            still_due = ManifestState.objects.lock_due(part, now=now)
+            return put_aside({manifest_id: reasons[manifest_id] for manifest_id in still_due}, now=now)
+
+    parts = in_parts(sorted(reasons), write)
+    report_unwritable("Manifest %d cannot be put aside, either, and stays due: %s", parts.unwritable)
+    return sum(parts.results)

@@ -7,27 +7,32 @@ Next:   record.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import time
 from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
+from threading import Event
 from typing import Any, Protocol
+
+from asgiref.sync import async_to_sync
 
 from chainsched import correlation
 from chainsched.conf import get_config
+from chainsched.db.sessions import nestings, undo_left_open
 from chainsched.domain import outcomes
 from chainsched.domain.inputs import to_document
 from chainsched.domain.outcomes import FailureType, Outcome
 from chainsched.domain.redaction import redact
 from chainsched.domain.results import JoinReport, ParentRun
 from chainsched.domain.run_context import Claim, RunContext, RunControl
-from chainsched.exceptions import InvalidInput, UnknownWorkflow
+from chainsched.domain.states import ExecutionState
+from chainsched.exceptions import InvalidInput, RunHasEnded, UnknownWorkflow
 from chainsched.flow.run.activate import activate
 from chainsched.models import Metadata
-from chainsched.models.run_reports import describe_join, find_arrivals, find_join
+from chainsched.models.join_reports import describe_join
+from chainsched.models.run_reports import find_arrivals, find_join
 from chainsched.registry import Workflow, registry
 from chainsched.secret import revealed
 
@@ -56,10 +61,32 @@ class JobLink(Protocol):
         ...
 
 
-def execute(item: Claim, *, job_link: JobLink | None = None, run_async: RunAsync = asyncio.run) -> Outcome:
+def run_here(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine to its end; its queries run one by one in the calling thread, over the connections of that."""
+
+    async def wait() -> Any:
+        return await coroutine
+
+    return async_to_sync(wait)()
+
+
+def execute_here(item: Claim) -> Outcome:
+    """Execute for a caller that goes on in this thread: what the job leaves open in a database is rolled back.
+
+    The caller may stand in a transaction itself, as a test does. A job that left one open has failed, as in a worker.
+    """
+    before = nestings()
+    outcome = execute(item)
+    left_open = undo_left_open(before)
+    if not left_open or outcome.state is not ExecutionState.COMPLETED:
+        return outcome
+    return outcomes.failed(FailureType.OPEN_TRANSACTION, str(LeftOpen(left_open)))
+
+
+def execute(item: Claim, *, job_link: JobLink | None = None, run_async: RunAsync = run_here) -> Outcome:
     """Run the workflow of a claim and return how it ended; any exception of the project's code becomes an outcome.
 
-    Never called inside a transaction.
+    Never called inside a transaction, except in tests.
     """
     job_link = job_link or _DatabaseJobLink(item)
     try:
@@ -92,9 +119,19 @@ def _call(item: Claim, workflow: Workflow, job_link: JobLink, run_async: RunAsyn
         value = workflow.input_type.load(item.input)
     except InvalidInput as error:
         return outcomes.failed(FailureType.BAD_INPUT, str(error), known=revealed())
-    returned = workflow.function(**workflow.arguments(value, run=_context(item, workflow, job_link)))
-    if workflow.is_async:
-        returned = run_async(returned)
+    control = _Control(item, job_link, time.monotonic())
+    context = RunContext.of_claim(item, workflow=workflow.name, control=control)
+    try:
+        returned = workflow.function(**workflow.arguments(value, run=context))
+        if workflow.is_async:
+            returned = run_async(returned)
+        return _completed(returned, workflow)
+    finally:
+        control.has_ended.set()
+
+
+def _completed(returned: Any, workflow: Workflow) -> Outcome:
+    """The outcome of a function that returned; a generator runs here."""
     try:
         what = f"The output of workflow {workflow.name}"
         document = to_document(returned, what=what, max_bytes=get_config().max_output_bytes)
@@ -105,13 +142,15 @@ def _call(item: Claim, workflow: Workflow, job_link: JobLink, run_async: RunAsyn
 
 @dataclass(frozen=True, slots=True)
 class _Control(RunControl):
-    """The requests of a run to the engine, for the claim under which it runs."""
+    """The requests of a run to the engine, for the claim under which it runs; refused when the run has ended."""
 
     item: Claim
     job_link: JobLink
     began_at: float
+    has_ended: Event = field(default_factory=Event)
 
     def activate(self, activations: Iterable[tuple[str, Any]]) -> list[str]:
+        self._check()
         return activate(
             activations,
             parent_manifest_id=self.item.manifest_id,
@@ -121,9 +160,11 @@ class _Control(RunControl):
         )
 
     def is_cancelled(self) -> bool:
+        self._check()
         return self.job_link.is_cancelled()
 
     def report(self, progress: Any) -> None:
+        self._check()
         self.job_link.report(redact(progress, known=revealed()))
 
     def find_join(self) -> JoinReport | None:
@@ -133,7 +174,13 @@ class _Control(RunControl):
     def find_parents(self) -> list[ParentRun]:
         return find_arrivals(self._execution())
 
+    def _check(self) -> None:
+        """Refuse what code asks for that kept the context: a thread that the job left behind, the next job."""
+        if self.has_ended.is_set():
+            raise RunHasEnded(self.item.execution_id)
+
     def _execution(self) -> Metadata:
+        self._check()
         return Metadata.objects.only("run_id", "manifest_id", "parent_execution_id").get(id=self.item.execution_id)
 
 
@@ -148,8 +195,3 @@ class _DatabaseJobLink(JobLink):
 
     def report(self, progress: Any) -> None:
         Metadata.objects.in_progress().filter(id=self.item.execution_id).update(progress=progress)
-
-
-def _context(item: Claim, workflow: Workflow, job_link: JobLink) -> RunContext:
-    control = _Control(item, job_link, time.monotonic())
-    return RunContext.of_claim(item, workflow=workflow.name, control=control)

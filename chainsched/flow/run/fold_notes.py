@@ -2,29 +2,46 @@
 
 Reads:  JoinNotes; JoinStates that are free, under their locks; the options and edges of the joins.
 Writes: JoinStates; the end of runs; DueNotes to joins that run; JoinNotes for what they no longer hold open.
-Next:   consume lets the joins that run become due.
+Next:   consume lets the joins that run become due; ``settle`` takes both by turns, and evaluate queues what is due.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from chainsched.db import bulk
 from chainsched.db.id_in import id_in
 from chainsched.domain.items import Item
 from chainsched.domain.joins import Decision, FanIn, Join, JoinOutcome, Standing, decide, may_decide
-from chainsched.flow.run.consume import Due, leave_notes
+from chainsched.flow.run.consume import Due, consume, leave_notes
 from chainsched.flow.run.tokens import TokenLedger
 from chainsched.flow.transactions import in_parts, transact
-from chainsched.models import Dependency, GraphRun, JoinNote, JoinState, Manifest
+from chainsched.models import Dependency, GraphRun, JoinNote, JoinState, Manifest, NamedLock
+from chainsched.models.arrivals import count_present
+from chainsched.models.dependency import Counted
 from chainsched.models.near import RUN_END
 
 logger = logging.getLogger(__name__)
 
 PAGE = 1000
+# A decision may let another join decide, over as many levels as a graph has; what comes later waits for the next turn.
+MAX_ROUNDS = 100
 GONE = Join(is_gone=True)
+
+
+def settle(*, now: datetime) -> int:
+    """Consume and fold until nothing is left that is free; returns how many rows were dealt with."""
+    settled = 0
+    for _ in range(MAX_ROUNDS):
+        # Dependents first: an item that has a part again keeps the joins behind it waiting.
+        done = consume(now=now) + fold_notes(now=now)
+        if not done:
+            break
+        settled += done
+    return settled
 
 
 def fold_notes(*, now: datetime, limit: int = PAGE) -> int:
@@ -129,12 +146,18 @@ def _decide_joins(
     joins = _load_joins({state.join_id for state in states})
     standings = {state.id: _standing(state, runs.get(state.run_id), now=now) for state in states}
     ripe = [state for state in states if may_decide(standings[state.id], joins.get(state.join_id, GONE))]
-    counts = Dependency.objects.counted([state.join_id for state in ripe if _counts_edges(joins.get(state.join_id))])
+    counting = [state.join_id for state in ripe if _counts_edges(joins.get(state.join_id))]
+    counts = Dependency.objects.counted(counting)
+    version = NamedLock.objects.present_version() if counting else 0
     fired: list[Due] = []
     again: list[JoinState] = []
     for state in ripe:
-        edges = _older_edges(counts.get(state.join_id, {}), runs.get(state.run_id))
-        decision = decide(standings[state.id], joins.get(state.join_id, GONE), edges=edges)
+        run, join = runs.get(state.run_id), joins.get(state.join_id, GONE)
+        edges = _older_edges(counts.get(state.join_id, {}), run)
+        decision = decide(standings[state.id], join, edges=edges.present)
+        is_changed = run is not None and (run.version < version or edges.present < edges.stored)
+        if decision is not None and decision.fires and is_changed and _counts_edges(join):
+            decision = _decide_by_present(standings[state.id], join, state, edges=edges.present)
         if decision is None:
             continue
         _write_decision(decision, state, now=now)
@@ -148,9 +171,19 @@ def _decide_joins(
     return fired + _fire_again(again, ledger=ledger)
 
 
-def _older_edges(counts: Mapping[int, int], run: GraphRun | None) -> int:
+def _decide_by_present(standing: Standing, join: Join, state: JoinState, *, edges: int) -> Decision | None:
+    """Decide whether a join runs although edges may be gone over which arrivals were counted."""
+    arrived, expected = join.judged_by(
+        arrived=standing.arrived, present_arrived=count_present(state.join_id, state.run), present=edges
+    )
+    judged = standing.judged - (standing.arrived - arrived)
+    return decide(replace(standing, arrived=arrived, judged=judged), join, edges=expected)
+
+
+def _older_edges(counts: Mapping[int, Counted], run: GraphRun | None) -> Counted:
     """How many edges are older than the run."""
-    return 0 if run is None else sum(number for since, number in counts.items() if since <= run.version)
+    older = [] if run is None else [number for since, number in counts.items() if since <= run.version]
+    return Counted(sum(number.present for number in older), sum(number.stored for number in older))
 
 
 def _write_decision(decision: Decision, state: JoinState, *, now: datetime) -> None:

@@ -1,25 +1,28 @@
 """Stage 8 of 8: outcomes make dependents due, and arrive at joins. An item counts runs, not minutes.
 
 Reads:  the edges that leave the manifests that ended, and the runs that their items stood for.
-Writes: DueNotes to dependents, or at once what they are due for if their states are free; JoinNotes to joins.
-Next:   consume and fold_notes, in the manager's turn.
+Writes: JoinNotes to joins.
+Next:   consume delivers what dependents become due for; fold_notes, in the manager's turn.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
 from chainsched.domain.items import Item
+from chainsched.domain.known import is_known
 from chainsched.domain.outcomes import matches
-from chainsched.domain.states import ExecutionState, RunCondition
-from chainsched.flow.run.consume import Due, deliver
+from chainsched.domain.states import ExecutionState, RunCondition, ScheduleType
+from chainsched.flow.run.consume import Due
 from chainsched.flow.run.tokens import TokenLedger
 from chainsched.models import DeadLetter, Dependency, JoinState, Metadata, TakenOver
 from chainsched.models.dependency import FiringEdge
 from chainsched.models.join_state import Place
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +48,22 @@ def load_edges(manifest_ids: Collection[int]) -> Edges:
     """The edges over which outcomes of these manifests fire, by parent; a manifest that none leaves has no entry."""
     edges: dict[int, list[FiringEdge]] = defaultdict(list)
     for edge in Dependency.objects.leaving(manifest_ids) if manifest_ids else ():
-        edges[edge.parent_id].append(edge)
+        if edge.child_type == ScheduleType.DEPENDENT and is_known(RunCondition, edge.condition):
+            edges[edge.parent_id].append(edge)
+        else:
+            logger.warning(
+                "An outcome of manifest %d does not reach manifest %d: only a newer version knows the schedule type %r "
+                "and the condition %r. Run it again from there with that version, if it should.",
+                *(edge.parent_id, edge.child_id, edge.child_type, edge.condition),
+            )
     return dict(edges)
 
 
-def hand_on(ended: Sequence[Ended], edges: Edges, *, ledger: TokenLedger, now: datetime) -> None:
-    """Let dependents become due and joins count, in all runs that these items stood for; give their tokens back.
+def hand_on(ended: Sequence[Ended], edges: Edges, *, ledger: TokenLedger) -> list[Due]:
+    """Let joins count in all runs that these items stood for, give their tokens back, and return what becomes due.
 
-    The caller holds the states of what ended and of no other manifest. The sums change in one transaction, so that
-    nobody sees an item ended whose successors are not open yet.
+    The caller delivers that in the same transaction, so that nobody sees an item ended whose successors are not open
+    yet. It holds the states of what ended and of no other manifest.
     """
     places = JoinState.objects.places(
         token for outcome in ended if outcome.manifest_id in edges for token in outcome.item.tokens
@@ -69,7 +79,7 @@ def hand_on(ended: Sequence[Ended], edges: Edges, *, ledger: TokenLedger, now: d
     dues = _dues([pair for pair in firing if not pair[1].is_to_join and not pair[0].is_tree_cancelled], live)
     for outcome in ended:
         ledger.give_back(outcome.item.held)
-    deliver(dues, ledger=ledger, now=now)
+    return dues
 
 
 def _live_runs(item: Item, places: Mapping[int, Place]) -> dict[int, int]:
@@ -107,7 +117,7 @@ def _earlier_outcomes(again: Iterable[tuple[Ended, int]]) -> dict[tuple[int, int
     taken_over: dict[int, set[int]] = defaultdict(set)
     for execution_id, run_id in over:
         taken_over[execution_id].add(run_id)
-    known = Metadata.objects.filter(manifest__in=manifest_ids, ended_at__isnull=False)
+    known = Metadata.objects.known().filter(manifest__in=manifest_ids, ended_at__isnull=False)
     named = known.filter(run__in=run_ids).values_list("id", "manifest_id", "run_id", "state")
     also = known.filter(id__in=taken_over).values_list("id", "manifest_id", "run_id", "state")
     rows = {row[0]: row for row in (*named, *also)}

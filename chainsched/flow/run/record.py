@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -23,13 +23,14 @@ from chainsched.db.notify import DISPATCHER
 from chainsched.domain import outcomes
 from chainsched.domain.inputs import readable
 from chainsched.domain.items import Item
+from chainsched.domain.known import is_known
 from chainsched.domain.outcomes import FailureType, Finished
 from chainsched.domain.retry import StopRetrying, TryAgain
 from chainsched.domain.states import ACTIVE_STATES, SOURCES_PAST_DISABLED, ExecutionState, Source, may_become
 from chainsched.exceptions import InvalidInput
 from chainsched.flow.announce import announce_executions, announce_letters, report_failures, wake
-from chainsched.flow.run.alarm import arm
 from chainsched.flow.run.carried import item_columns
+from chainsched.flow.run.consume import deliver
 from chainsched.flow.run.end_rows import closed_row, had_its_run, letter_row, share_of, state_row
 from chainsched.flow.run.enqueue import enqueue
 from chainsched.flow.run.hand_on import Edges, Ended, hand_on, load_edges
@@ -90,7 +91,7 @@ def record(
         parts.results.append(_record_unwritable(item, error, by=by, now=now))
     for part in parts.results:
         recorded.add(part)
-    recorded.unwritten += [item.execution_id for item in parts.busy]
+    recorded.unwritten += [item.execution_id for item, _ in parts.busy]
     for execution_id in recorded.late:
         logger.warning("The result of execution %d came too late: it has ended already or is not ours.", execution_id)
     return recorded
@@ -116,8 +117,11 @@ def _record_part(
 def _record_once(finished: Sequence[Finished], *, by: Process | None, now: datetime, is_waiting: bool) -> Recorded:
     by_id = {item.execution_id: item for item in finished}
     unwritten = _lock(by_id, is_waiting=is_waiting)
-    executions = _closable({id_: item for id_, item in by_id.items() if id_ not in unwritten}, by=by)
-    verdicts = decide_verdicts(executions, by_id)
+    attempts = _attempts([id_ for id_ in by_id if id_ not in unwritten], by=by)
+    unwritten |= {row.id for row in attempts if _is_strange(row)}
+    executions = [row for row in attempts if row.id not in unwritten and _may_close(row, by_id[row.id], by=by)]
+    verdicts, held = _without_held(decide_verdicts(executions, by_id), now=now)
+    unwritten |= held
     final = [verdict for verdict in verdicts if verdict.is_final]
     ledger = TokenLedger()
     _write_states(verdicts, now=now)
@@ -129,10 +133,10 @@ def _record_once(finished: Sequence[Finished], *, by: Process | None, now: datet
     HourlyStatistic.objects.append(share_of(verdict, now=now) for verdict in verdicts)
     _write_letters(verdicts, now=now)
     # After the letters: a dependent that one of them stops has no part to do.
-    hand_on([_ended(verdict, items) for verdict in final], edges, ledger=ledger, now=now)
+    dues = hand_on([_ended(verdict, items) for verdict in final], edges, ledger=ledger)
     ended = [verdict.manifest["id"] for verdict in final if verdict.manifest]
     idle = {verdict.manifest["id"] for verdict in final if verdict.manifest and not verdict.follow_up}
-    arm(ended, now=now, idle=idle, ledger=ledger)
+    deliver(dues, ledger=ledger, now=now, ended=ended, idle=idle)
     ledger.write()
     closed = {verdict.execution.id for verdict in verdicts}
     announce_executions(execution_ended, sorted(closed))
@@ -206,17 +210,23 @@ def _record_unwritable(item: Finished, error: Exception, *, by: Process | None, 
     return parts.results[0] if parts.results else Recorded(unwritten=[item.execution_id])
 
 
-def _closable(finished: Mapping[int, Finished], *, by: Process | None) -> list[Attempt]:
-    """The executions that may still end this way and, if a process speaks, are still its own: the fence."""
+def _attempts(execution_ids: Collection[int], *, by: Process | None) -> list[Attempt]:
+    """Lock the executions; none, if a process speaks that was declared lost: the fence."""
     if by is not None and not Process.objects.trusted().filter(pk=by.pk).exists():
         return []
-    rows = Metadata.objects.lock_attempts(list(finished))
-    return [
-        row
-        for row in rows
-        if may_become(ExecutionState(row.state), target=finished[row.id].outcome.state)
-        and (by is None or row.process_id == by.pk)
-    ]
+    return Metadata.objects.lock_attempts(execution_ids)
+
+
+def _may_close(row: Attempt, finished: Finished, *, by: Process | None) -> bool:
+    """Whether it may still end this way and, if a process speaks, is still its own."""
+    if not is_known(ExecutionState, row.state) or not (by is None or row.process_id == by.pk):
+        return False
+    return may_become(ExecutionState(row.state), target=finished.outcome.state)
+
+
+def _is_strange(row: Attempt) -> bool:
+    """Whether a newer version put it into a state that this one does not know; its result is kept until it is over."""
+    return row.ended_at is None and not is_known(ExecutionState, row.state)
 
 
 def _write_states(verdicts: Sequence[Verdict], *, now: datetime) -> None:
@@ -233,12 +243,27 @@ def _by_columns(rows: Iterable[dict[str, Any]]) -> Iterable[list[dict[str, Any]]
     return parts.values()
 
 
+def _without_held(verdicts: Sequence[Verdict], *, now: datetime) -> tuple[list[Verdict], set[int]]:
+    """The verdicts that can be written now, and the executions of the others.
+
+    A one-time manifest is marked as done in its own row, which a call of the project may hold although it holds no
+    state of it: when it changes the depth of what is below another one.
+    """
+    done = _done_by(verdicts, now=now)
+    held = done.difference(Manifest.objects.lock_free(done)) if done else set()
+    late = {verdict.execution.id for verdict in verdicts if verdict.manifest and verdict.manifest["id"] in held}
+    return [verdict for verdict in verdicts if verdict.execution.id not in late], late
+
+
 def _mark_done(verdicts: Sequence[Verdict], *, now: datetime) -> None:
+    if done := _done_by(verdicts, now=now):
+        Manifest.objects.filter(id_in(id=done)).update(done_at=now)
+
+
+def _done_by(verdicts: Sequence[Verdict], *, now: datetime) -> set[int]:
     """A one-time manifest that succeeded or was cancelled has had its run."""
     over = [verdict for verdict in verdicts if verdict.state is not ExecutionState.FAILED]
-    done = [verdict.manifest["id"] for verdict in over if verdict.manifest and had_its_run(verdict, now=now)]
-    if done:
-        Manifest.objects.filter(id__in=done).update(done_at=now)
+    return {verdict.manifest["id"] for verdict in over if verdict.manifest and had_its_run(verdict, now=now)}
 
 
 def _ended(verdict: Verdict, items: Mapping[int, Item]) -> Ended:
@@ -275,8 +300,8 @@ def _retry(verdicts: Sequence[Verdict], *, ledger: TokenLedger, now: datetime) -
 
 def _source_of_retry(execution: Attempt) -> Source:
     """What a person asked for stays theirs, so that it also runs to its end on a disabled manifest."""
-    source = Source(execution.source)
-    return source if source in SOURCES_PAST_DISABLED else Source.RETRY
+    past_disabled = {source.value: source for source in SOURCES_PAST_DISABLED}
+    return past_disabled.get(execution.source, Source.RETRY)
 
 
 def _close(verdicts: Sequence[Verdict], *, now: datetime) -> None:

@@ -17,8 +17,16 @@ from chainsched.db.id_in import id_in
 from chainsched.domain.inputs import OWN_INPUT
 from chainsched.domain.items import Item
 from chainsched.domain.states import Source
+from chainsched.domain.triggers import Answered
 from chainsched.models import Metadata
 from chainsched.models.metadata import Attempt
+
+# A trigger that asks for another run than the one that waits queues that one first.
+ANSWERED = {
+    Source.TRIGGER: Answered.ALL,
+    Source.SCHEDULE: Answered.WITHOUT_INPUT,
+    Source.DEPENDENCY: Answered.WITHOUT_INPUT,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +78,13 @@ class QueueRequest:
     def is_continued(self) -> bool:
         """Whether it continues a run that was queued before, so that executions that came due since then stay due."""
         return self.attempt > 1 or self.dead_letter_id is not None
+
+    @property
+    def answered(self) -> Answered:
+        """Which trigger requests that are due its row answers: none, if it carries on or has an activation's input."""
+        if self.item is not None:
+            return Answered.NONE
+        return ANSWERED.get(self.source, Answered.NONE)
 
 
 def lineages_of(execution_ids: Iterable[int]) -> dict[int, Lineage]:

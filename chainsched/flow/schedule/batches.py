@@ -7,7 +7,7 @@ Next:   plan compares declarations with rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -19,16 +19,17 @@ from chainsched.domain.declarations import (
     DependentOptions,
     Items,
     ManifestItem,
+    check_item_id,
     check_name,
     group_of,
     option_columns,
     parents_of,
     schedule_columns,
+    shown,
 )
 from chainsched.domain.schedules import Schedule
 from chainsched.domain.validation import raise_all
 from chainsched.exceptions import (
-    ChainschedError,
     DeclarationError,
     InvalidInput,
     InvalidSchedule,
@@ -84,7 +85,7 @@ class Batch:
         try:
             check_name("unnamed" if self.name is None else self.name)
         except ValueError as error:
-            raise DeclarationError(f"The name of a batch {error}, or None (it is {self.name!r}).") from error
+            raise DeclarationError(f"The name of a batch {error}, or None (it is {shown(self.name)}).") from error
 
     @property
     def is_dynamic(self) -> bool:
@@ -99,29 +100,33 @@ class Batch:
             )
         found: list[Declaration] = []
         problems: list[DeclarationError] = []
-        for item in items:
+        for number, item in enumerate(items, start=1):
             try:
-                found.append(self._declare(item))
+                found.append(self._declare(item, number=number))
             except DeclarationError as problem:
                 problems.append(problem)
         raise_all(problems)
         return found
 
     def _read_items(self) -> list[ManifestItem]:
+        if not callable(self.items):
+            return read_items(self.items, batch=self.name)
         try:
-            return list(self.items() if callable(self.items) else self.items)
-        except (DatabaseError, ChainschedError):
+            returned = self.items()
+        except DatabaseError:
             raise
         except Exception as error:  # the project's function may raise anything
-            raise DeclarationError(
-                f"The items of batch {self.name!r} cannot be read: {type(error).__name__}: {error}. "
-                "Give a list of ManifestItem, or a function that returns one."
-            ) from error
+            raise _unreadable(self.name, error) from error
+        return read_items(returned, batch=self.name)
 
-    def _declare(self, item: ManifestItem) -> Declaration:
-        if not isinstance(item, ManifestItem):
-            raise DeclarationError(f"A batch is made of ManifestItem(id, input), not of {item!r}.")
-        external_id = item.id if self.name is None else f"{self.name}-{item.id}"
+    def _declare(self, item: ManifestItem, *, number: int) -> Declaration:
+        try:
+            own_id = check_item_id(item.id)
+        except ValueError as error:
+            raise DeclarationError(
+                f"Item {number} of {_named(self.name)}: its id {error} (it is {shown(item.id)}). Give it one."
+            ) from error
+        external_id = own_id if self.name is None else f"{self.name}-{own_id}"
         stated = self.options.get("depends_on", self.root)
         parents = stated if item.depends_on is None else item.depends_on
         if self.needs_parents and parents is None:
@@ -139,6 +144,40 @@ class Batch:
             self.workflow, external_id, item.input, schedule=self.schedule, depends_on=parents, options=options
         )
         return replace(found, batch=self.name or "")
+
+
+def read_items(items: Any, *, batch: str | None) -> list[ManifestItem]:
+    """The items of a batch as a list; raises one DeclarationError that names the batch if they are anything else."""
+    if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
+        raise _wrong(f"The items of {_named(batch)} are", items)
+    try:
+        found = list(items)
+    except DatabaseError:
+        raise
+    except Exception as error:  # a generator of the project may raise anything
+        raise _unreadable(batch, error) from error
+    wrong = [(number, item) for number, item in enumerate(found, start=1) if not isinstance(item, ManifestItem)]
+    if wrong:
+        number, item = wrong[0]
+        more = f", as {len(wrong) - 1} more are wrong," if len(wrong) > 1 else ""
+        raise _wrong(f"Item {number} of {_named(batch)}{more} is", item)
+    return found
+
+
+def _wrong(subject: str, value: Any) -> DeclarationError:
+    fact = f"{subject} {shown(value)}, of type {type(value).__name__}"
+    return DeclarationError(f"{fact}. Give a list of ManifestItem(id, input), or a function that returns one.")
+
+
+def _unreadable(batch: str | None, error: Exception) -> DeclarationError:
+    return DeclarationError(
+        f"The items of {_named(batch)} cannot be read: {shown(error)}. "
+        "Give a list of ManifestItem, or a function that returns one."
+    )
+
+
+def _named(batch: str | None) -> str:
+    return "an unnamed batch" if batch is None else f"batch {batch!r}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +205,32 @@ def declaration(
         parents = parents_of(depends_on)
         columns = schedule_columns(schedule, parents=parents, options=options)
     except (InvalidInput, InvalidSchedule, InvalidWorkflow, UnknownWorkflow, ValueError) as error:
-        raise DeclarationError(f"Manifest {external_id!r}: {error}", external_id=external_id) from error
+        name = external_id if isinstance(external_id, str) else None
+        raise DeclarationError(f"Manifest {shown(external_id)}: {error}", external_id=name) from error
     stated = columns | option_columns(options, external_id=external_id)
     group = group_of(options, default=external_id, external_id=external_id)
     return Declaration(external_id, found.name, stored, group, stated, parents=parents)
+
+
+def dependent(
+    workflow: WorkflowRef, external_id: str, input: Any, *, depends_on: str | Sequence[str] | None, options: Any
+) -> Declaration:
+    """A checked declaration of a dependent, which has to name its parents."""
+    if depends_on is None:
+        raise DeclarationError(
+            f"Manifest {external_id!r}: depends_on is None, and nothing would ever run it. Name its parent or its "
+            "parents, or declare it with schedule().",
+            external_id=external_id,
+        )
+    return declaration(workflow, external_id, input, schedule=None, depends_on=depends_on, options=options)
+
+
+def one_time_child(workflow: WorkflowRef, external_id: str, input: Any, *, parent: str, options: Any) -> Declaration:
+    """A checked declaration of a child that runs once, after its only parent."""
+    if not isinstance(parent, str) or "depends_on" in options:
+        raise DeclarationError(
+            f"Manifest {external_id!r}: a child that runs once has one parent, which parent names by its external id. "
+            "Declare a manifest that depends on several, or on another one, with schedule_dependent().",
+            external_id=external_id,
+        )
+    return declaration(workflow, external_id, input, schedule=None, depends_on=parent, options=options)

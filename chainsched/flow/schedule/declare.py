@@ -7,7 +7,7 @@ Next:   seed writes the declarations to rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Unpack, cast
 
@@ -15,7 +15,15 @@ from chainsched.domain.declarations import Declaration, DependentOptions, Items,
 from chainsched.domain.schedules import Schedule
 from chainsched.domain.validation import flatten, raise_all
 from chainsched.exceptions import DeclarationError
-from chainsched.flow.schedule.batches import Batch, Expanded, Pending, Single, declaration
+from chainsched.flow.schedule.batches import (
+    Batch,
+    Expanded,
+    Pending,
+    Single,
+    declaration,
+    dependent,
+    read_items,
+)
 from chainsched.registry import WorkflowRef
 
 
@@ -52,7 +60,9 @@ class Schedules:
         Without a name each item's id is its external id. A named batch is pruned by membership: a manifest that is no
         longer in it is retired, unless ``prune`` is False.
         """
-        batch = Batch(workflow, name, _keep(items), schedule, None, needs_parents=False, options=_copy(options))
+        batch = Batch(
+            workflow, name, _keep(items, batch=name), schedule, None, needs_parents=False, options=_copy(options)
+        )
         self.add(replace(batch, is_pruned=prune))
         return Chain(self, root=None, cursor=None)
 
@@ -149,7 +159,9 @@ class Chain:
         **options: Unpack[DependentOptions],
     ) -> Chain:
         """Declare a batch of dependents; items that name no parent depend on the root. The cursor is cleared."""
-        return self._dependent_batch(Batch(workflow, name, _keep(items), None, self.root, True, _copy(options), prune))
+        return self._dependent_batch(
+            Batch(workflow, name, _keep(items, batch=name), None, self.root, True, _copy(options), prune)
+        )
 
     def then_include_many(
         self,
@@ -161,7 +173,9 @@ class Chain:
         **options: Unpack[DependentOptions],
     ) -> Chain:
         """Declare a batch of dependents that each name their parent. The cursor is cleared."""
-        return self._dependent_batch(Batch(workflow, name, _keep(items), None, None, True, _copy(options), prune))
+        return self._dependent_batch(
+            Batch(workflow, name, _keep(items, batch=name), None, None, True, _copy(options), prune)
+        )
 
     def _dependent(
         self,
@@ -171,7 +185,7 @@ class Chain:
         parents: str | Sequence[str],
         options: DependentOptions,
     ) -> Chain:
-        found = declaration(workflow, external_id, input, schedule=None, depends_on=parents, options=options)
+        found = dependent(workflow, external_id, input, depends_on=parents, options=options)
         self.schedules.add(Single(found))
         return replace(self, cursor=external_id)
 
@@ -191,9 +205,10 @@ class Chain:
 schedules = Schedules()
 
 
-def _keep(items: Items) -> Items:
+def _keep(items: Items, *, batch: str | None) -> Items:
     """Read a generator once now, so that seeding twice sees the same members; a callable is called when seeding."""
-    return items if callable(items) or isinstance(items, Sequence) else list(items)
+    is_read_later = callable(items) or isinstance(items, Sequence | Mapping) or not isinstance(items, Iterable)
+    return items if is_read_later else read_items(items, batch=batch)
 
 
 def _copy(options: Any) -> DependentOptions:

@@ -19,7 +19,7 @@ from chainsched.domain.graph import cycle_through_fan_in, no_common_head, roots_
 from chainsched.domain.joins import FanIn
 from chainsched.domain.states import RunCondition
 from chainsched.flow.schedule.near import refresh_near
-from chainsched.models import Dependency, Manifest, NamedLock
+from chainsched.models import Dependency, Manifest, NamedLock, Near
 
 
 class Edge(NamedTuple):
@@ -157,7 +157,9 @@ def _derive(changes: _Changes, *, fan_in_ids: Collection[int]) -> None:
     """
     touched = set(changes.parents)
     no_longer = set(fan_in_ids)
-    for fan_in in _fan_ins(Dependency.objects.with_ancestors(touched | no_longer)):
+    gates = Dependency.objects.with_ancestors(touched | no_longer)
+    # A fan-in is one of the joins that its gate leads to first; those over new gates are not stored as such yet.
+    for fan_in in _fan_ins(gates, among=Near.objects.joins_after(gates) | no_longer):
         no_longer.discard(fan_in.join_id)
         is_near = fan_in.gate_id in touched or fan_in.join_id in fan_in_ids
         if fan_in.kind is FanIn.TREE or is_near:
@@ -197,11 +199,11 @@ def _check_circle(fan_in: FanInJoin, members: Collection[int]) -> None:
         raise cycle_through_fan_in(names[fan_in.join_id], names[min(circle)])
 
 
-def _fan_ins(gate_ids: Collection[int] | None) -> list[FanInJoin]:
-    """The fan-ins with one of these gates, or all: over siblings first, then over trees, the lowest first."""
-    rows = Manifest.objects.exclude(fan_in="").filter(depends_on__isnull=False)
+def _fan_ins(gate_ids: Collection[int] | None, *, among: Collection[int] = ()) -> list[FanInJoin]:
+    """The fan-ins among these with one of these gates, or all: over siblings first, then over trees, lowest first."""
+    rows = Manifest.objects.known().exclude(fan_in="").filter(depends_on__isnull=False)
     if gate_ids is not None:
-        rows = rows.filter(id_in(depends_on=gate_ids))
+        rows = rows.filter(id_in(id=among), id_in(depends_on=gate_ids))
     found = [
         FanInJoin(join_id, gate_id or 0, FanIn(kind), depth)
         for join_id, gate_id, kind, depth in rows.values_list("id", "depends_on_id", "fan_in", "depth")

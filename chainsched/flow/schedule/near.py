@@ -68,7 +68,10 @@ def _plain_parents(manifest_ids: Sequence[int]) -> set[int]:
 
 
 def _rewrite(manifest_ids: Sequence[int]) -> list[int]:
-    """Write the joins ahead that differ; returns the manifests that changed."""
+    """Write the joins ahead that differ; returns the manifests that lead elsewhere now.
+
+    One that gets its first child may lead to the end of the run as before, so that nothing changes for those above it.
+    """
     changed: list[int] = []
     for part in chunks(manifest_ids):
         right, stored = _right(part), _stored(part)
@@ -77,7 +80,7 @@ def _rewrite(manifest_ids: Sequence[int]) -> list[int]:
         rows = [{"manifest": id_, "join_id": join_id} for id_ in wrong for join_id in sorted(right[id_])]
         for some in chunks(rows):
             bulk.insert(Near, some)
-        changed += wrong
+        changed += [id_ for id_ in wrong if (stored[id_] or {RUN_END}) != (right[id_] or {RUN_END})]
     return changed
 
 

@@ -1,7 +1,7 @@
 """Caller action: give a manifest a child that runs once.
 
 Reads:  the parent's children.
-Writes: through seed the child; the execution number that it waits for.
+Writes: through seed the child, and the execution number that it waits for.
 Next:   the parent's next outcome.
 """
 
@@ -12,27 +12,14 @@ from datetime import datetime
 from chainsched.conf import get_config
 from chainsched.domain.declarations import Declaration
 from chainsched.exceptions import LimitExceeded, UnknownManifest
-from chainsched.flow.run.alarm import arm
-from chainsched.flow.schedule.parent_marks import set_parent_marks
 from chainsched.flow.schedule.plan import Origin
 from chainsched.flow.schedule.seed import write_declarations
-from chainsched.flow.transactions import transact
-from chainsched.models import Dependency, Manifest, ManifestState, NamedLock
-from chainsched.models.named_lock import GRAPH
+from chainsched.models import Dependency, Manifest
 
 
 def add_one_time_child(child: Declaration, *, origin: Origin, now: datetime) -> None:
     """Write a one-time dependent. The graph is locked, so that children added at once cannot pass the limit."""
-    with transact():
-        NamedLock.objects.hold(GRAPH, now=now)
-        _check_room(child)
-        earlier = Manifest.objects.filter(external_id=child.external_id).first()
-        write_declarations([_one_time(child)], origin=origin, now=now)
-        if earlier is not None and (earlier.done_at is not None or not earlier.is_one_time):
-            # The child has run already, or was no child before; from now on it waits for a later outcome.
-            ManifestState.objects.lock([earlier.id, earlier.depends_on_id or 0])
-            set_parent_marks([earlier.id])
-            arm([earlier.id], now=now)
+    write_declarations([_one_time(child)], origin=origin, now=now, check=lambda: _check_room(child))
 
 
 def _one_time(child: Declaration) -> Declaration:
@@ -49,9 +36,11 @@ def _one_time(child: Declaration) -> Declaration:
 
 def _check_room(child: Declaration) -> None:
     """Refuse a child above the limit. Children that are done do not count; joins that others lead to as well do."""
-    parent = Manifest.objects.filter(external_id=child.depends_on).first()
+    name = child.depends_on or ""
+    # No stored name has a NUL in it, and PostgreSQL would refuse to look for one.
+    parent = None if "\x00" in name else Manifest.objects.filter(external_id=name).first()
     if parent is None:
-        raise UnknownManifest(child.depends_on or "")
+        raise UnknownManifest(name)
     limit = get_config().max_fan_out
     edges = Dependency.objects.explicit().filter(parent=parent)
     children = Manifest.objects.filter(id__in=edges.values("child_id"), done_at__isnull=True, retired_at__isnull=True)

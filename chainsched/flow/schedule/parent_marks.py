@@ -88,12 +88,13 @@ def _next_numbers(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _newest(row: Mapping[str, Any]) -> int:
-    newest: int = {
+    """The newest execution that the condition matches; 0 for a condition that only a newer version knows."""
+    newest: dict[int, int] = {
         RunCondition.SUCCESS: row["depends_on__state__succeeded_execution"],
         RunCondition.FAILURE: row["depends_on__state__dead_lettered_execution"],
         RunCondition.COMPLETION: row["depends_on__state__finished_execution"],
-    }[RunCondition(row["run_condition"])]
-    return newest
+    }
+    return newest.get(row["run_condition"], 0)
 
 
 def _numbers(manifest_id: int, *, due: int, covered: int) -> dict[str, Any]:

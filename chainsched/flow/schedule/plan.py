@@ -23,6 +23,7 @@ from chainsched.domain.validation import find_problems, raise_all
 from chainsched.exceptions import DeclarationError
 from chainsched.flow.schedule.batches import Expanded
 from chainsched.flow.schedule.declare import Schedules
+from chainsched.flow.schedule.group_edges import find_group_edges
 from chainsched.models import Dependency, Manifest, ManifestGroup
 from chainsched.models.manifest_facts import load_open_items
 
@@ -84,18 +85,33 @@ class Plan:
         return [*created, *self.relinked]
 
     @property
+    def has_edges_to_write(self) -> bool:
+        """Whether a declared edge comes, goes or changes, which only the holder of the lock on the graph may write."""
+        return any(self.parents[name] or (name in self.stored and parents_in(self.stored[name])) for name in self.edged)
+
+    @property
     def reparented(self) -> list[str]:
         return [external_id for external_id, columns in self.changed.items() if "depends_on" in columns]
 
     @property
     def first_linked(self) -> list[str]:
-        """The manifests with a new parent, and those that were no dependents of their parent before."""
+        """The manifests with a new parent, and those that were no dependents of their parent before.
+
+        A one-time child that was none before, or that is done, waits for a later outcome of its parent as a new one.
+        """
         first_link = {"depends_on", "parents", "schedule_type", "is_join"}
         return [
             external_id
             for external_id, columns in self.changed.items()
-            if first_link & columns.keys() and not self._stays_join(external_id)
+            if (first_link & columns.keys() or self._begins_one_time(external_id)) and not self._stays_join(external_id)
         ]
+
+    def _begins_one_time(self, external_id: str) -> bool:
+        columns = self.changed[external_id]
+        is_one_time = (
+            columns["is_one_time"].new if "is_one_time" in columns else self.stored[external_id]["is_one_time"]
+        )
+        return bool(is_one_time) and bool({"is_one_time", "done_at"} & columns.keys())
 
     def _stays_join(self, external_id: str) -> bool:
         """Whether a stored join is one afterwards: what it is due for in its runs stays, whatever its edges are."""
@@ -109,7 +125,11 @@ class Plan:
 
 def plan(schedules: Schedules) -> Plan:
     """The changes that seeding these declarations would make now; raises the problems that would stop it."""
-    expanded = schedules.expand_batches()
+    return plan_expanded(schedules.expand_batches())
+
+
+def plan_expanded(expanded: Expanded) -> Plan:
+    """The same for declarations whose batches are expanded already."""
     made = plan_rows(expanded.declarations, origin=Origin(get_config().owner, is_declared=True))
     retired, warnings = _find_retired(expanded, made.origin)
     return _with_retired(made, retired, warnings)
@@ -140,7 +160,9 @@ def plan_rows(found: Sequence[Declaration], *, origin: Origin) -> Plan:
 def _load_stored(declarations: Mapping[str, Declaration]) -> dict[str, dict[str, Any]]:
     """The rows of the declared manifests and of all their ancestors, by external id."""
     stored: dict[str, dict[str, Any]] = {}
-    wanted = {*declarations, *(parent for found in declarations.values() for parent in found.parents)}
+    parents = {parent for found in declarations.values() for parent in found.parents}
+    # No stored name has a NUL in it, and PostgreSQL would refuse to look for one.
+    wanted = {*declarations, *(parent for parent in parents if "\x00" not in parent)}
     while missing := sorted(wanted - stored.keys()):
         loaded = {row["external_id"]: row for part in chunks(missing) for row in _rows_named(part)}
         if not loaded:
@@ -200,7 +222,7 @@ def _check(
         limit=get_config().max_job_depth,
         stored_parents={name: parents_in(row) for name, row in others.items()},
         stored_depths={name: row["depth"] for name, row in others.items()},
-        group_edges=[*_declared_edges(declarations, stored), *_stored_edges(declarations)],
+        group_edges=find_group_edges(declarations, stored),
         is_known=stored.__contains__,
     )
     raise_all(problems)
@@ -231,30 +253,6 @@ def _wanted_rows(
     known = {name: row["depth"] for name, row in others.items()}
     depths = graph.depths(order, parents=parents, known=known, limit=get_config().max_job_depth)
     return [_row(declarations[name], depth=depths[name], origin=origin) for name in order]
-
-
-def _declared_edges(
-    declarations: Mapping[str, Declaration], stored: Mapping[str, Mapping[str, Any]]
-) -> Iterable[tuple[str, str]]:
-    for found in declarations.values():
-        for parent in found.parents:
-            if parent in declarations:
-                yield declarations[parent].group.name, found.group.name
-            elif parent in stored:
-                yield stored[parent]["group"], found.group.name
-
-
-def _stored_edges(declarations: Mapping[str, Declaration]) -> Iterable[tuple[str, str]]:
-    """The edges between groups that other manifests make; read only if a declared manifest can close a cycle."""
-    if not any(found.parents for found in declarations.values()):
-        return
-    others = Dependency.objects.explicit().filter(child__retired_at__isnull=True)
-    across = others.exclude(parent__group=F("child__group")).values_list(
-        "child__external_id", "parent__group__name", "child__group__name"
-    )
-    for external_id, parents_group, own_group in across:
-        if external_id not in declarations and parents_group is not None:
-            yield parents_group, own_group
 
 
 def _row(found: Declaration, *, depth: int, origin: Origin) -> dict[str, Any]:

@@ -7,6 +7,7 @@ Next:   the manager, when the alarms are due.
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -15,22 +16,25 @@ from datetime import datetime
 from chainsched.db import bulk
 from chainsched.db.chunks import chunks
 from chainsched.db.locks import Patience
+from chainsched.db.notify import DISPATCHER
 from chainsched.domain.declarations import Declaration
+from chainsched.flow.announce import wake
 from chainsched.flow.run.alarm import arm
 from chainsched.flow.run.consume import look_again
 from chainsched.flow.run.tokens import TokenLedger
 from chainsched.flow.schedule.declare import Schedules
 from chainsched.flow.schedule.parent_marks import set_parent_marks
-from chainsched.flow.schedule.plan import LINK_COLUMNS, UNFINISHED, Origin, Plan, plan, plan_rows
+from chainsched.flow.schedule.plan import LINK_COLUMNS, UNFINISHED, Origin, Plan, plan_expanded, plan_rows
 from chainsched.flow.schedule.upsert import (
-    ConcurrentCreation,
+    ConcurrentChange,
     create_manifests,
     hold_groups,
+    joined_groups,
     link,
     update_manifests,
     write_groups,
 )
-from chainsched.flow.transactions import persist, transact
+from chainsched.flow.transactions import persist_patiently, transact, wait_briefly
 from chainsched.models import Dependency, Manifest, ManifestState, NamedLock, Near
 from chainsched.models.manifest_facts import load_open_items
 from chainsched.models.named_lock import GRAPH
@@ -53,6 +57,8 @@ ARMING_COLUMNS = frozenset(
         "depends_on",
         "run_condition",
         "retired_at",
+        "done_at",
+        "is_one_time",
         "group",
     }
 )
@@ -83,17 +89,29 @@ def seed(schedules: Schedules, *, now: datetime) -> Seeded:
     if schedules.is_empty:
         logger.warning("No schedules are declared, so nothing is seeded and nothing is retired.")
         return Seeded()
-    seeded = _until_settled(lambda: plan(schedules), holds_graph=True, patience=Patience.LONG, now=now)
+    # The project's functions are called here, before anything is locked.
+    expanded = schedules.expand_batches()
+    seeded = _until_settled(lambda: plan_expanded(expanded), holds_graph=True, patience=Patience.LONG, now=now)
     if len(seeded.created) >= MANY:
         # Without statistics the joins of the loops' first turns would read these tables whole.
         bulk.analyze(Manifest, ManifestState, Dependency, Near)
     return seeded
 
 
-def write_declarations(declarations: Sequence[Declaration], *, origin: Origin, now: datetime) -> Seeded:
-    """Write manifests at run time. The graph is locked only if a manifest has a parent."""
+def write_declarations(
+    declarations: Sequence[Declaration], *, origin: Origin, now: datetime, check: Callable[[], None] = lambda: None
+) -> Seeded:
+    """Write manifests at run time. The graph is locked only if a manifest has a parent.
+
+    ``check`` may refuse the declarations; it is called after the lock on the graph and before all others.
+    """
     holds_graph = any(found.parents for found in declarations) or _have_parents(declarations)
-    return _until_settled(lambda: plan_rows(declarations, origin=origin), holds_graph=holds_graph, now=now)
+
+    def make_plan() -> Plan:
+        check()
+        return plan_rows(declarations, origin=origin)
+
+    return _until_settled(make_plan, holds_graph=holds_graph, now=now)
 
 
 def _have_parents(declarations: Sequence[Declaration]) -> bool:
@@ -106,33 +124,73 @@ def _have_parents(declarations: Sequence[Declaration]) -> bool:
 
 def retire(manifest_ids: Sequence[int], *, now: datetime) -> list[int]:
     """Retire manifests that have no unfinished run: their rows and history are kept, idle; returns the retired ids."""
-    with transact():
-        locked = set(ManifestState.objects.lock(manifest_ids))
-        return _retire([id_ for id_ in manifest_ids if id_ in locked], now=now)
+
+    def write() -> list[int]:
+        with transact():
+            wait_briefly()
+            locked = set(ManifestState.objects.lock(manifest_ids))
+            return _retire([id_ for id_ in manifest_ids if id_ in locked], now=now)
+
+    return persist_patiently(write)
 
 
 def _until_settled(
     make_plan: Callable[[], Plan], *, holds_graph: bool, now: datetime, patience: Patience = Patience.USUAL
 ) -> Seeded:
-    def write() -> Seeded:
+    """Plan and write in one transaction. Its locks are taken in one order: graph, groups, states in the order of ids.
+
+    It waits for the graph as long as its patience lasts, as it holds nothing then, and for all others only briefly.
+    """
+
+    def write(holds_graph: bool) -> Seeded:
         with transact(patience):
             if holds_graph:
                 NamedLock.objects.hold(GRAPH, now=now)
-            return _apply(make_plan(), now=now)
+            wait_briefly()
+            return _apply(_plan_under_locks(make_plan, holds_graph=holds_graph), now=now)
 
     for _ in range(MAX_TRIES):
         try:
-            return persist(write)
-        except ConcurrentCreation:
-            logger.info("Another process created some of the manifests at the same time; planning again.")
-    raise ConcurrentCreation(f"Other processes created the same manifests {MAX_TRIES} times in a row; try again.")
+            return persist_patiently(functools.partial(write, holds_graph), patience=patience)
+        except ConcurrentChange:
+            # Some of them may have got parents meanwhile.
+            holds_graph = True
+            logger.info("Another process wrote some of the manifests at the same time; planning again.")
+    raise ConcurrentChange(f"Other processes wrote the same manifests {MAX_TRIES} times in a row; try again.")
+
+
+def _plan_under_locks(make_plan: Callable[[], Plan], *, holds_graph: bool) -> Plan:
+    """A plan whose rows no other transaction can change any more: they are locked, and then it is made again.
+
+    A declaration writes the columns that differ from the stored ones, so that two that were planned by the same stored
+    row would leave a mixture of both.
+    """
+    first = make_plan()
+    locked = _lock(first)
+    if not (first.changed or first.retired or first.changed_groups):
+        return first
+    again = make_plan()
+    if not (_touched_ids(again) <= locked and _groups_in(again) <= _groups_in(first)):
+        raise ConcurrentChange("Another process has changed which rows are written.")
+    if not holds_graph and again.has_edges_to_write:
+        raise ConcurrentChange("Another process has given a manifest parents.")
+    return again
+
+
+def _lock(made: Plan) -> set[int]:
+    """Lock the rows that a plan reads or writes; returns the manifests."""
+    hold_groups(made)
+    touched = _touched_ids(made)
+    ManifestState.objects.lock(touched)
+    return touched
+
+
+def _groups_in(made: Plan) -> set[str]:
+    """The groups that get members or other columns."""
+    return joined_groups(made) | made.changed_groups.keys()
 
 
 def _apply(made: Plan, *, now: datetime) -> Seeded:
-    hold_groups(made)
-    # In id order over all parts, as every transaction locks states.
-    for part in chunks(_touched_ids(made)):
-        ManifestState.objects.lock(part)
     group_ids = write_groups(made)
     created = create_manifests(made.created, group_ids)
     update_manifests(made, group_ids)
@@ -147,6 +205,9 @@ def _apply(made: Plan, *, now: datetime) -> Seeded:
     _arm_all(_members_of(_switched_groups(made)), now=now, is_fresh=True)
     _look_again_below(_ids_in(made, _switched(made)), now=now)
     retired = _retire(_ids_in(made, made.retired), now=now)
+    if made.changed or made.changed_groups:
+        # A limit, a priority or a switch may let rows start that waited.
+        wake(DISPATCHER)
     for warning in made.warnings:
         logger.warning("%s", warning)
     return _report(made, retired)
@@ -156,16 +217,16 @@ def _creates_dependents(made: Plan) -> bool:
     return any(row["depends_on"] for row in made.created)
 
 
-def _touched_ids(made: Plan) -> list[int]:
-    """Every state that may be read or written, so that they are all locked in id order."""
+def _touched_ids(made: Plan) -> set[int]:
+    """The manifests whose states may be read or written."""
     own = _ids_in(made, [*made.changed, *made.retired])
-    return sorted({*own, *_parent_ids(made), *_members_of(_switched_groups(made))})
+    return {*own, *_parent_ids(made), *_members_of(_switched_groups(made))}
 
 
 def _parent_ids(made: Plan) -> list[int]:
-    """The parents, old and new, of manifests that this plan creates, moves or changes."""
+    """The parents, old and new, of manifests that this plan creates, moves or compares with their parents."""
     names = {row["depends_on"] for row in made.created}
-    names |= {made.stored[name]["depends_on"] for name in made.relinked}
+    names |= {made.stored[name]["depends_on"] for name in (*made.relinked, *made.first_linked)}
     names |= {made.changed[name]["depends_on"].new for name in made.reparented}
     return _ids_in(made, sorted(name for name in names if name in made.stored))
 

@@ -26,8 +26,8 @@ from chainsched.models import Manifest, ManifestGroup, ManifestState, WorkQueue
 GROUP_DEFAULTS = {"max_active_jobs": None, "priority": 0, "is_enabled": True}
 
 
-class ConcurrentCreation(ChainschedError):
-    """Another process created one of the manifests since they were read; the caller plans again."""
+class ConcurrentChange(ChainschedError):
+    """Another process wrote one of the manifests or groups since they were read; the caller plans again."""
 
 
 def hold_groups(made: Plan) -> None:
@@ -35,14 +35,14 @@ def hold_groups(made: Plan) -> None:
 
     One statement of one kind, so that concurrent writers cannot deadlock.
     """
-    names = sorted(_joined_groups(made) | made.changed_groups.keys())
+    names = sorted(joined_groups(made) | made.changed_groups.keys())
     if made.changed_groups:
         ManifestGroup.objects.lock(names)
     else:
         ManifestGroup.objects.join(names)
 
 
-def _joined_groups(made: Plan) -> set[str]:
+def joined_groups(made: Plan) -> set[str]:
     """The groups that get members they did not have before."""
     joined = {row["group"] for row in made.created}
     return joined | {columns["group"].new for columns in made.changed.values() if "group" in columns}
@@ -60,7 +60,7 @@ def write_groups(made: Plan) -> dict[str, int]:
         ManifestGroup.objects.filter(name=name).update(**{column: change.new for column, change in changes.items()})
     return {
         name: id_
-        for part in chunks(sorted(_joined_groups(made)))
+        for part in chunks(sorted(joined_groups(made)))
         for name, id_ in ManifestGroup.objects.filter(name__in=part).values_list("name", "id")
     }
 
@@ -78,7 +78,7 @@ def create_manifests(rows: Sequence[dict[str, Any]], group_ids: Mapping[str, int
             named = [_numbered(row, group_ids, parent_ids) for row in part]
             written = bulk.insert(Manifest, named, skip_conflicts=True)
             if len(written) < len(named):
-                raise ConcurrentCreation("a manifest of the same external id appeared")
+                raise ConcurrentChange("a manifest of the same external id appeared")
             created += [row["id"] for row in written]
     for ids in chunks(created):
         bulk.insert(ManifestState, [{"manifest": id_} for id_ in ids], returning=("manifest",))

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from chainsched.conf import get_config
 from chainsched.flow.run.evaluate import PAGE, evaluate
-from chainsched.flow.run.settle import settle
+from chainsched.flow.run.fold_notes import settle
 from chainsched.models import JoinState, ManifestState
 from chainsched.runtime.loops.poller import Turn
 
@@ -20,7 +20,7 @@ def turn(now: datetime, *, page: int = PAGE) -> Turn:
     settle(now=now)
     evaluated = evaluate(now=now, limit=page)
     next_turn = now + timedelta(seconds=get_config().manager_interval)
-    has_more = evaluated.seen == page
+    has_more = evaluated.seen == page and evaluated.left < page
     next_at = None if has_more else _next_time(now, until=next_turn)
     return Turn(did=evaluated.queued, next_at=next_at, has_more=has_more)
 

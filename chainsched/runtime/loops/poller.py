@@ -14,14 +14,20 @@ from typing import Any
 from django.db import connections
 
 from chainsched.conf import get_config
+from chainsched.db import notify
 from chainsched.db.clock import database_now
 from chainsched.flow.transactions import TRANSIENT
 from chainsched.runtime.support.db_outage import outage
+from chainsched.runtime.support.hearing import hearing
 
 logger = logging.getLogger(__name__)
 
 FIRST_BACKOFF = 0.5
 MAX_BACKOFF = 10.0
+# After a turn that did something, while notices are not heard; each idle turn after that makes it longer by a quarter.
+# With twice as long, processes that wait for each other in turn would soon wait for their intervals.
+BUSY_PAUSE = 0.1
+PAUSE_GROWTH = 1.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +54,9 @@ class Poller:
         self.name = name
         self._turn = turn
         self._interval = interval
+        # The longest pause until the next turn while notices of other processes are not heard.
+        self._unheard_pause = interval
+        self._is_notified = name in notify.TOPICS
         self._after = after
         self._on_death = on_death
         self._wake = threading.Event()
@@ -117,11 +126,18 @@ class Poller:
         outage.end(at=self.name)
         self.turned_at = now
         self._failures = 0
+        longest = self._longest_pause(turn)
         if turn.has_more:
             return 0
         if turn.next_at is None:
-            return self._interval
-        return max(0.0, min(self._interval, (turn.next_at - now).total_seconds()))
+            return longest
+        return max(0.0, min(longest, (turn.next_at - now).total_seconds()))
+
+    def _longest_pause(self, turn: Turn) -> float:
+        """The interval. While notices that would wake this loop are not heard, less if it had work lately."""
+        busy = min(BUSY_PAUSE, self._interval)
+        self._unheard_pause = busy if turn.did else min(PAUSE_GROWTH * self._unheard_pause, self._interval)
+        return self._unheard_pause if self._is_notified and hearing.is_lost else self._interval
 
     def _recover(self, error: Exception) -> float:
         """Report the first failure of a series, drop the connection, and wait longer each time."""

@@ -1,4 +1,4 @@
-"""The loop that closes or requeues executions of lost processes, and pauses when the clock cannot be trusted."""
+"""The loop that watches the heartbeats of all processes, and closes or requeues executions of lost ones."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from collections.abc import Callable
 from datetime import datetime
 
 from chainsched.conf import get_config
+from chainsched.domain.heartbeats import Watch, look_again
 from chainsched.flow.maintain.reap import reap
 from chainsched.flow.maintain.recall import Recalled, recall
+from chainsched.models import Process
 from chainsched.runtime.loops.poller import Turn
 from chainsched.servers import get_server
 
@@ -17,50 +19,62 @@ logger = logging.getLogger(__name__)
 
 
 class Reaper:
-    """Reaps, unless the database stood still or its clock jumped: then the heartbeat of every process looks old.
+    """Declares a process lost when it has seen its heartbeat stand still for one expiry, by its own monotonic clock.
 
-    For one expiry after that, no process is declared lost and no execution that a process may still run is recalled,
-    so that live processes can send a heartbeat. Nor are executions recalled in the first expiry of this loop:
-    processes that start together with it, as after a full outage, first have to write which workflows they can run.
+    A reaper that has just started, or comes late to a turn because it or the database stood still, has seen nothing
+    of the kind, and begins to watch anew. Executions are recalled by the clock of the database: not within one expiry
+    of the start, in which processes that start together, as after a full outage, first have to write which workflows
+    they can run; nor after the database stood still or its clock jumped, when the heartbeat of each process looks old.
     """
 
-    def __init__(self, *, began_at: float | None = None) -> None:
-        self._began_at = time.monotonic() if began_at is None else began_at
-        self._last: tuple[float, datetime] | None = None
-        self._holds_until = 0.0
+    def __init__(self, *, began_at: float | None = None, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._watch = Watch()
+        self._last_now: datetime | None = None
+        self._recalls_from = (monotonic() if began_at is None else began_at) + get_config().process_expiry
 
     def turn(self, now: datetime) -> Turn:
-        if self._is_held_back(now):
-            return Turn()
-        reaped = reap(now=now)
+        self._look(now)
+        reaped = reap(silent=self._watch.silent(expiry=get_config().process_expiry), now=now)
         # After reaping, which makes claims pending that perhaps no other process can run.
-        recalled = recall(workflows=get_server().recent_workflows(now=now), now=now) if self._is_settled else Recalled()
+        recalled = self._recall(now)
         did = reaped.lost + reaped.released + recalled.queued + recalled.cancelled
         return Turn(did=did, has_more=reaped.has_more or recalled.has_more)
 
-    @property
-    def _is_settled(self) -> bool:
-        return time.monotonic() - self._began_at >= get_config().process_expiry
+    def _look(self, now: datetime) -> None:
+        """Read the heartbeats, and note whether the database or this process stood still since the last look."""
+        asked_at = self._monotonic()
+        if self._has_stood_still(asked_at, now):
+            expiry = get_config().process_expiry
+            logger.warning("This process or the database stood still, or its clock jumped; waiting for %.0f s.", expiry)
+            self._recalls_from = asked_at + expiry
+        heartbeats = Process.objects.heartbeats()
+        self._watch = look_again(
+            self._watch, heartbeats, asked_at=asked_at, read_at=self._monotonic(), longest_gap=_longest_gap()
+        )
+        self._last_now = now
 
-    def _is_held_back(self, now: datetime) -> bool:
-        here = time.monotonic()
-        if self._last is not None and self._has_stood_still(here, now):
-            logger.warning(
-                "The database stood still or its clock jumped; no process is declared lost for %.0f s.",
-                get_config().process_expiry,
-            )
-            self._holds_until = here + get_config().process_expiry
-        self._last = here, now
-        return here < self._holds_until
-
-    def _has_stood_still(self, here: float, now: datetime) -> bool:
-        if self._last is None:
+    def _has_stood_still(self, asked_at: float, now: datetime) -> bool:
+        if self._watch.looked_at is None or self._last_now is None:
             return False
-        config = get_config()
-        elapsed = here - self._last[0]
-        by_its_clock = (now - self._last[1]).total_seconds()
-        tolerance = max(config.reap_interval, config.process_expiry / 4)
-        return abs(by_its_clock - elapsed) > tolerance or elapsed > config.reap_interval + tolerance
+        by_its_clock = (now - self._last_now).total_seconds()
+        has_jumped = abs(by_its_clock - (asked_at - self._watch.looked_at)) > _tolerance()
+        return has_jumped or self._watch.is_late(asked_at, longest_gap=_longest_gap())
+
+    def _recall(self, now: datetime) -> Recalled:
+        if self._monotonic() < self._recalls_from:
+            return Recalled()
+        return recall(workflows=get_server().recent_workflows(now=now), now=now)
+
+
+def _tolerance() -> float:
+    config = get_config()
+    return max(config.reap_interval, config.process_expiry / 4)
+
+
+def _longest_gap() -> float:
+    """The longest time between two looks that belong together, in seconds."""
+    return get_config().reap_interval + _tolerance()
 
 
 def make_turn() -> Callable[[datetime], Turn]:

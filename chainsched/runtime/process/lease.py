@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 from django.db import DatabaseError, InterfaceError, connections
 
@@ -16,6 +17,7 @@ from chainsched.conf import get_config
 from chainsched.db.clock import database_now
 from chainsched.models import Process
 from chainsched.runtime.support.clock_skew import skew
+from chainsched.runtime.support.hearing import hearing
 
 logger = logging.getLogger(__name__)
 
@@ -36,9 +38,11 @@ class Lease:
         workflows: Sequence[str],
         on_loss: Callable[[], None],
         turns: Callable[[], Mapping[str, datetime]] = dict,
+        signals: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
         self._on_loss = on_loss
         self._turns = turns
+        self._signals = signals
         self._stopping = threading.Event()
         self._renewed_at = time.monotonic()
         now = database_now()
@@ -61,13 +65,23 @@ class Lease:
         return self._renewed_at + config.process_expiry - min(config.heartbeat_interval, config.process_expiry / 4)
 
     def beat(self) -> bool:
-        """Renew the lease, and write when each loop last turned; False if the lease is lost.
+        """Renew the lease, and write when each loop last turned and which signals wait; False if the lease is lost.
 
         Whether it has expired is decided by this host's clock: the database's may jump, for all processes at once.
         """
         asked_at = time.monotonic()
         is_late = asked_at >= self.trusted_until()
-        if is_late or not Process.objects.beat(self.process, now=skew.database_now(), turns=self._turns()):
+        if is_late:
+            return False
+        now = skew.database_now()
+        is_kept = Process.objects.beat(
+            self.process,
+            now=now,
+            turns=self._turns(),
+            deaf_since=hearing.deaf_since(now),
+            signals=self._signals(),
+        )
+        if not is_kept:
             return False
         self._renewed_at = asked_at
         return True
@@ -76,7 +90,8 @@ class Lease:
         """Release the lease, so that no reaper has to wait until it expires."""
         self._stopping.set()
         self._thread.join(get_config().heartbeat_interval)
-        Process.objects.trusted().filter(pk=self.process.pk).update(stopped_at=database_now())
+        mine = Process.objects.trusted().filter(pk=self.process.pk)
+        mine.update(stopped_at=database_now(), signals=dict(self._signals()))
 
     def abandon(self) -> None:
         """Stop renewing it; a reaper takes care of its claims."""

@@ -31,6 +31,7 @@ from chainsched.runtime.loops.loops import Loops
 from chainsched.runtime.loops.poller import Turn
 from chainsched.runtime.process.lease import Lease
 from chainsched.runtime.process.listener import Listener
+from chainsched.runtime.process.signal_thread import SignalThread
 from chainsched.runtime.process.worker_session import WorkerSession
 from chainsched.runtime.support.background import run_in_background
 from chainsched.runtime.support.db_outage import outage
@@ -40,6 +41,8 @@ from chainsched.runtime.workers.process_runner import ProcessRunner
 from chainsched.runtime.workers.runner import Runner
 from chainsched.runtime.workers.thread_runner import ThreadRunner
 from chainsched.runtime.workers.worker import Worker
+from chainsched.servers import get_server
+from chainsched.servers.inline import InlineServer
 
 logger = logging.getLogger(__name__)
 
@@ -81,6 +84,7 @@ class Supervisor:
         self._runner = self._runner_for(fork_server)
         self._loops = Loops(roles.loops, after=self._wake_followers, on_death=self._stop_after_crash)
         self._listener = Listener(self._on_topic)
+        self._signal_thread = SignalThread()
         self._session: WorkerSession | None = None
 
     def run(self, *, seconds: float | None = None) -> int:
@@ -89,6 +93,7 @@ class Supervisor:
         notify.sign_with(uuid.uuid4().hex)
         # This thread must receive signals, so it leaves all work that might hang to other threads.
         connections.close_all()
+        self._start_signals()
         self._runner.open()
         self._loops.start()
         if Listener.is_possible():
@@ -104,6 +109,7 @@ class Supervisor:
 
     def run_once(self) -> None:
         """Take one turn of each loop and of the worker in this thread, and wait for the jobs that it started."""
+        self._start_signals()
         self._runner.open()
         lease = self._new_lease()
         self._runner.use_lease(lease.process.pk, until=lease.trusted_until, on_expiry=self.stop)
@@ -119,6 +125,7 @@ class Supervisor:
             self._result_ready.clear()
             worker.turn(database_now())
         self._runner.close()
+        self._signal_thread.drain(time.monotonic() + get_config().shutdown_timeout)
         lease.stop()
 
     def _await_children(self) -> None:
@@ -239,6 +246,7 @@ class Supervisor:
             workflows=self._workflows,
             on_loss=lambda: self._note_lease_loss(lease),
             turns=lambda: self._loops.turned_at() | (self._session.turned_at() if self._session else {}),
+            signals=self._signal_thread.as_facts,
         )
         return lease
 
@@ -259,6 +267,7 @@ class Supervisor:
         session.abandon()
         self._stop_loops()
         self._runner.close()
+        self._signal_thread.drain(time.monotonic())
         return 1
 
     def _runner_for(self, fork_server: ForkServer | None) -> Runner:
@@ -305,18 +314,24 @@ class Supervisor:
         self.stop()
 
     def _drain(self, session: WorkerSession | None) -> int:
-        """Start no more jobs, let running ones finish, record them, and release the lease.
+        """Start no more jobs, let running ones finish, record them, send the signals, and release the lease.
 
-        One timeout covers all of it, the wait for turns that hang included.
+        One timeout covers all of it, the wait for turns that hang and for receivers included.
         """
         deadline = time.monotonic() + get_config().shutdown_timeout
         self._stop_loops()
         is_drained = session is None or session.drain(deadline)
         self._loops.join(seconds_until(deadline))
         self._runner.close()
+        self._signal_thread.drain(deadline)
         if session is not None:
             session.release_lease()
         return self._exit_code if is_drained else 1
+
+    def _start_signals(self) -> None:
+        """Let receivers be called in a thread of their own; the inline server, for tests, has them called at once."""
+        if not isinstance(get_server(), InlineServer):
+            self._signal_thread.start()
 
     def _stop_loops(self) -> None:
         self._listener.stop()

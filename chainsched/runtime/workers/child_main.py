@@ -23,11 +23,13 @@ from typing import Any
 
 from django.db import connections
 
+from chainsched.db import kept_sessions
 from chainsched.domain import outcomes
 from chainsched.domain.outcomes import Outcome
 from chainsched.domain.run_context import Claim
 from chainsched.flow.run.execute import execute
-from chainsched.runtime.workers.connections import renew, renew_after
+from chainsched.runtime.support.deadlines import is_before
+from chainsched.runtime.workers.connections import close_all, renew, renew_after
 from chainsched.runtime.workers.event_loop import EventLoop
 from chainsched.runtime.workers.job_link import ChildJobLink
 from chainsched.runtime.workers.protocol import CHUNK, Decoder, Message, encode, pack_outcome, unpack_claim
@@ -115,7 +117,7 @@ class ChildProcess:
         result: Message = {}
         while (item := self._next(result)) is not None:
             result = self._run_job(item)
-        connections.close_all()
+        close_all()
 
     def _next(self, result: Message) -> Claim | None:
         """The next job, after its start was sent; None when this child should exit."""
@@ -126,7 +128,8 @@ class ChildProcess:
                 self._send(result)
                 result = {}
             while item is None and not self._is_stopping:
-                self._arrived.wait()
+                is_keeping = kept_sessions.close_unused()
+                self._arrived.wait(kept_sessions.KEEP_SECONDS if is_keeping else None)
                 item = self._take()
             if item is None:
                 self._send({"retiring": True})
@@ -136,11 +139,17 @@ class ChildProcess:
             return item
 
     def _take(self) -> Claim | None:
-        """The first waiting job that the supervisor has not taken back; None also when this child should exit."""
+        """The first waiting job that the supervisor has not taken back; None also when this child should exit.
+
+        A job whose time is over, because this process was stopped, may be running elsewhere: it is handed back.
+        """
         while self._inbox and not self._is_stopping:
             given_in, item = self._inbox.popleft()
-            if self._start_tokens.covers(given_in):
+            until = self._start_tokens.use(given_in)
+            if until is not None and is_before(until):
                 return item
+            if until is not None:
+                self._send({"declined": item.execution_id})
         return None
 
     def _run_job(self, item: Claim) -> Message:

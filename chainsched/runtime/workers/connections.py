@@ -9,7 +9,10 @@ from typing import Any
 
 from asgiref.sync import SyncToAsync
 from django.db import close_old_connections, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 
+from chainsched.conf import get_config
+from chainsched.db.kept_sessions import close_kept, keep
 from chainsched.db.sessions import is_in_transaction
 from chainsched.domain import outcomes
 from chainsched.domain.outcomes import FailureType, Outcome
@@ -22,14 +25,33 @@ _running_coroutines: set[Coroutine[Any, Any, Any]] = set()
 
 
 def renew() -> list[str]:
-    """Close this thread's connections that are broken, too old or in a transaction; returns the last kind's aliases."""
-    left_open = [connection for connection in connections.all(initialized_only=True) if is_in_transaction(connection)]
+    """Let this thread's next job find its connections as if they were new; returns those left in a transaction.
+
+    A session of PostgreSQL is reset and kept, if it stands between two transactions; others are closed.
+    """
+    opened = [connection for connection in connections.all(initialized_only=True) if _is_open(connection)]
+    left_open = [connection for connection in opened if is_in_transaction(connection)]
     for connection in left_open:
         # Django closes none that it believes to be in a transaction; later writes would go into it and be lost.
         connection.in_atomic_block = connection.closed_in_transaction = False
         connection.close()
+    is_keeping = bool(opened) and get_config().keep_sessions
+    for connection in opened:
+        if connection.vendor == "postgresql" and not (is_keeping and keep(connection)):
+            connection.close()
     close_old_connections()
     return [connection.alias for connection in left_open]
+
+
+def _is_open(connection: BaseDatabaseWrapper) -> bool:
+    return connection.connection is not None or connection.in_atomic_block
+
+
+def close_all() -> None:
+    """Close all connections of this thread, which runs no more jobs."""
+    for connection in connections.all(initialized_only=True):
+        close_kept(connection)
+        connection.close()
 
 
 def renew_after(outcome: Outcome) -> Outcome:

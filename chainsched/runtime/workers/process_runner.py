@@ -168,7 +168,7 @@ class ProcessRunner(Runner):
             job.given_at = now
             child.jobs[job.id] = job
         # The tokens first: a child treats a job without a token as taken back.
-        child.start_tokens.grant(len(batch))
+        child.start_tokens.grant(len(batch), until=self._lease_until())
         self._pool.send(child, {"run": [pack_claim(job.item) for job in batch], "round": child.start_tokens.round})
 
     def _accept(self, job: Job) -> None:
@@ -232,6 +232,9 @@ class ProcessRunner(Runner):
             self._lookahead.learn(now - (job.began_at or now))
             outcome = outcome_of_result(job, unpack_outcome(message["outcome"]))
             self._results.finish(job, outcome, progress=message.get("progress"))
+        if "declined" in message and (declined := child.jobs.pop(message["declined"], None)) is not None:
+            # It came to this job after its token's time, as after a stop; with the next token it has time again.
+            self._requeue(declined)
         if "began" in message and (next_job := child.jobs.get(message["began"])) is not None:
             next_job.began_at = now
             child.has_worked = True

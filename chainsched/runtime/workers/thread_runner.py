@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import queue
 import threading
 import time
@@ -10,12 +11,11 @@ from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from django.db import connections
-
+from chainsched.db import kept_sessions
 from chainsched.domain.outcomes import Finished
 from chainsched.domain.run_context import Claim
 from chainsched.flow.run.execute import JobLink, execute
-from chainsched.runtime.workers.connections import renew, renew_after, with_fresh_connections
+from chainsched.runtime.workers.connections import close_all, renew, renew_after, with_fresh_connections
 from chainsched.runtime.workers.runner import Collected, Runner
 
 
@@ -81,7 +81,7 @@ class ThreadRunner(Runner):
             self._inbox.put(None)
 
     def _run(self) -> None:
-        while (taken := self._inbox.get()) is not None:
+        while (taken := self._take()) is not None:
             item, claimed_at = taken
             delay = time.monotonic() - claimed_at
             self._begun[item.execution_id] = delay
@@ -92,7 +92,13 @@ class ThreadRunner(Runner):
             self._stopped.discard(item.execution_id)
             self._outbox.put(Finished(item.execution_id, outcome, began_after=delay))
             self._on_result()
-        connections.close_all()
+        close_all()
+
+    def _take(self) -> tuple[Claim, float] | None:
+        """The next claim; None at the end. Sessions that are unused for long are closed in between."""
+        while True:
+            with contextlib.suppress(queue.Empty):
+                return self._inbox.get(timeout=kept_sessions.KEEP_SECONDS if kept_sessions.close_unused() else None)
 
     def _note_progress(self, execution_id: int, progress: Any) -> None:
         self._progress[execution_id] = progress

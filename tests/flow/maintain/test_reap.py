@@ -5,8 +5,9 @@ from datetime import timedelta
 import pytest
 
 from chainsched.domain.states import ExecutionState
-from chainsched.flow.maintain.reap import MAX_CLAIMS, Reaped, reap
+from chainsched.flow.maintain.reap import MAX_CLAIMS, Reaped
 from chainsched.models import Metadata, Process, WorkQueue
+from tests.drive import reap_silent
 from tests.factories import NOW, make_execution, make_manifest, make_process
 
 pytestmark = pytest.mark.django_db
@@ -23,7 +24,7 @@ def running(process, **columns):
 
 def test_a_silent_process_loses_its_jobs_which_are_retried_at_once():
     execution = running(make_process(heartbeat_at=EXPIRED))
-    assert reap(now=NOW) == Reaped(processes=1, lost=1)
+    assert reap_silent(now=NOW) == Reaped(processes=1, lost=1)
     execution.refresh_from_db()
     assert (execution.state, execution.failure_type) == (ExecutionState.FAILED, "lost")
     assert Process.objects.get().lost_at == NOW
@@ -32,7 +33,7 @@ def test_a_silent_process_loses_its_jobs_which_are_retried_at_once():
 
 def test_a_live_process_keeps_its_jobs():
     execution = running(make_process(heartbeat_at=NOW - timedelta(seconds=29)))
-    assert reap(now=NOW) == Reaped()
+    assert reap_silent(now=NOW) == Reaped()
     execution.refresh_from_db()
     assert execution.state == ExecutionState.IN_PROGRESS
 
@@ -42,12 +43,12 @@ def test_jobs_of_a_stopped_or_vanished_process_are_lost_too():
     gone = make_process()
     running(gone)
     gone.delete()
-    assert reap(now=NOW).lost == 2
+    assert reap_silent(now=NOW).lost == 2
 
 
 def test_a_claim_that_never_began_goes_back_and_counts_as_nothing():
     execution = running(make_process(heartbeat_at=EXPIRED), started_at=None, claims=1)
-    assert reap(now=NOW) == Reaped(processes=1, released=1)
+    assert reap_silent(now=NOW) == Reaped(processes=1, released=1)
     execution.refresh_from_db()
     assert (execution.state, execution.process_id, execution.claimed_at) == (ExecutionState.PENDING, None, None)
     assert not WorkQueue.objects.exists()
@@ -55,13 +56,13 @@ def test_a_claim_that_never_began_goes_back_and_counts_as_nothing():
 
 def test_a_claim_that_never_begins_is_failed_in_the_end():
     execution = running(make_process(heartbeat_at=EXPIRED), started_at=None, claims=MAX_CLAIMS)
-    assert reap(now=NOW).lost == 1
+    assert reap_silent(now=NOW).lost == 1
     execution.refresh_from_db()
     assert "claimed 10 times" in execution.failure_reason
 
 
 def test_reaping_twice_does_nothing_more():
     running(make_process(heartbeat_at=EXPIRED))
-    reap(now=NOW)
-    assert reap(now=NOW) == Reaped()
+    reap_silent(now=NOW)
+    assert reap_silent(now=NOW) == Reaped()
     assert Metadata.objects.count() == 1

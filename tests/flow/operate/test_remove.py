@@ -3,6 +3,8 @@
 from datetime import timedelta
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from chainsched import Every
 from chainsched.exceptions import LimitExceeded
@@ -10,11 +12,18 @@ from chainsched.flow.maintain.clean import clean, policy
 from chainsched.flow.maintain.fsck import run_fsck
 from chainsched.models import Manifest
 from tests.drive import manifest, new_bench
+from tests.factories import make_many_manifests
 from tests.testapp import workflows
 
 pytestmark = pytest.mark.django_db
 
 NAMES = ["a", "b", "c", "d", "e", "f"]
+
+
+@pytest.fixture
+def bench():
+    with new_bench() as bench:
+        yield bench
 
 
 @pytest.fixture
@@ -29,6 +38,18 @@ def chain():
 
 def depths() -> dict[str, int]:
     return dict(Manifest.objects.values_list("external_id", "depth"))
+
+
+@pytest.mark.postgres
+def test_the_states_of_any_number_are_locked_by_one_statement_before_any_other_row(bench):
+    make_many_manifests(1100, due=0)
+    with CaptureQueriesContext(connection) as queries:
+        assert Manifest.objects.all().delete()[1]["chainsched.Manifest"] == 1100
+    statements = [query["sql"] for query in queries]
+    locks = [at for at, sql in enumerate(statements) if "FOR NO KEY UPDATE" in sql and "SKIP LOCKED" not in sql]
+    written = [at for at, sql in enumerate(statements) if "workqueue" in sql or sql.startswith("DELETE")]
+    assert len(locks) == 1
+    assert locks[0] < min(written)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from django.test.utils import CaptureQueriesContext
 
 from chainsched.db.clock import database_now
 from chainsched.domain.states import ExecutionState, QueueStatus, Source
-from chainsched.flow.run.dispatch import dispatch
+from chainsched.flow.run.dispatch import HAS_ANOTHER, dispatch
 from chainsched.flow.run.enqueue import enqueue
 from chainsched.flow.run.requests import QueueRequest
 from chainsched.models import Manifest, Metadata, WorkQueue
@@ -166,13 +166,14 @@ def test_a_released_row_runs_when_its_manifest_is_enabled_again():
     assert len(turn().execution_ids) == 1
 
 
-def test_a_row_whose_manifest_has_an_execution_under_way_waits(caplog):
+def test_a_row_whose_manifest_has_an_execution_under_way_is_put_aside(caplog):
     manifest = make_manifest(state={})
     make_execution(manifest)
     make_queue_row(manifest)
-    assert turn().execution_ids == []
-    assert WorkQueue.objects.queued().count() == 1
-    assert "not dispatched" in caplog.text
+    make_backlog(make_group(), 2)
+    assert len(turn().execution_ids) == 2
+    assert WorkQueue.objects.queued().get().put_aside_reason == HAS_ANOTHER
+    assert "put aside" in caplog.text
 
 
 def test_one_huge_group_does_not_starve_small_ones(settings):

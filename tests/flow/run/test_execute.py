@@ -1,12 +1,16 @@
 """Running the project's code: nothing that it does escapes."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
+from asgiref.sync import sync_to_async
 
 from chainsched import RunContext
 from chainsched.domain.outcomes import FailureType, Finished
+from chainsched.domain.run_context import RUN_FACTS
 from chainsched.domain.states import ExecutionState
+from chainsched.exceptions import RunHasEnded
 from chainsched.flow.maintain.reap import MAX_CLAIMS
 from chainsched.flow.run.claim import claim, hand_back, note_progress, release
 from chainsched.flow.run.execute import execute
@@ -51,6 +55,22 @@ def not_a_number() -> float:
     return float("nan")
 
 
+kept: list[RunContext] = []
+
+
+def keeps_its_context(run: RunContext) -> bool:
+    kept[:] = [run]
+    return run.is_cancelled()
+
+
+async def keeps_its_context_async(run: RunContext) -> bool:
+    return await sync_to_async(keeps_its_context)(run)
+
+
+def keeps_its_context_and_yields(run: RunContext) -> Iterator[bool]:
+    yield keeps_its_context(run)
+
+
 def leaves() -> None:
     raise SystemExit(0)
 
@@ -92,6 +112,32 @@ def test_whatever_happens_becomes_an_outcome(run, function, value, failure_type)
     outcome = run(function, value)
     assert (outcome.state, outcome.failure_type) == (ExecutionState.FAILED, failure_type)
     assert outcome.failure_reason
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda context: context.join,
+        lambda context: context.parents,
+        lambda context: context.is_cancelled(),
+        lambda context: context.activate("child"),
+        lambda context: context.activate_many([("child", None)]),
+        lambda context: context.progress(1),
+    ],
+    ids=["join", "parents", "is_cancelled", "activate", "activate_many", "progress"],
+)
+@pytest.mark.parametrize("function", [keeps_its_context, keeps_its_context_async, keeps_its_context_and_yields])
+def test_a_context_that_was_kept_says_that_the_run_is_over(run, function, call):
+    outcome = run(function)
+    assert (outcome.state, bool(kept)) == (ExecutionState.COMPLETED, True), outcome
+    with pytest.raises(RunHasEnded, match=f"The run of execution {kept[0].execution_id} is over"):
+        call(kept[0])
+    assert Metadata.objects.get().progress is None
+
+
+def test_every_method_of_a_context_is_refused_after_its_run():
+    own = {name for name in vars(RunContext) if not name.startswith("_")} - set(RUN_FACTS) - {"of_claim"}
+    assert own == {"join", "parents", "is_cancelled", "activate", "activate_many", "progress"}
 
 
 def test_a_workflow_that_this_process_does_not_know_fails_with_its_name():

@@ -122,6 +122,21 @@ def test_a_timed_manifest_that_becomes_dependent_leaves_nothing_of_the_old_shape
     assert row.next_run_at == LATER + timedelta(hours=1)
 
 
+def test_the_functions_of_batches_are_called_once_and_before_the_transaction(schedules):
+    calls = []
+
+    def items():
+        calls.append(list(connection.savepoint_ids))
+        return [ManifestItem("eu")]
+
+    schedules.schedule_many(workflows.ping, "load", items, Every.hours(1))
+    outside = list(connection.savepoint_ids)
+    seed(schedules, now=NOW)
+    Manifest.objects.update(priority=9)
+    seed(schedules, now=NOW)
+    assert calls == [outside, outside]
+
+
 def test_a_batch_of_five_thousand_is_one_transaction_of_few_statements(schedules):
     items = [ManifestItem(str(n), workflows.Slice(f"t{n}")) for n in range(5000)]
     schedules.schedule_many(workflows.copy, "sync", items, Every.minutes(5))

@@ -7,7 +7,8 @@ import pytest
 from django.db import connection
 
 from chainsched.runtime.loops.loops import Loops
-from chainsched.runtime.loops.poller import Poller, Turn
+from chainsched.runtime.loops.poller import BUSY_PAUSE, PAUSE_GROWTH, Poller, Turn
+from chainsched.runtime.support.hearing import hearing
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -179,3 +180,36 @@ def test_a_connection_that_died_while_it_was_idle_is_no_outage(start, caplog):
     wait_until(lambda: len(backends) == 2)
     assert backends[0] != backends[1]
     assert caplog.messages == []
+
+
+class TestWhileNoticesAreNotHeard:
+    def pauses(self, name, *turns):
+        """How long a loop sleeps after each of these turns."""
+        answers = iter(turns)
+        poller = Poller(name, lambda now: next(answers), interval=1.0)
+        return [poller._take_turn() for _ in turns]
+
+    def test_a_loop_that_had_work_turns_again_soon_and_ever_later_until_its_interval(self):
+        hearing.lose()
+        pauses = self.pauses("manager", Turn(did=1), Turn(did=2), *[Turn()] * 12)
+        assert pauses[:2] == [BUSY_PAUSE, BUSY_PAUSE]
+        assert pauses[2:-2] == [pytest.approx(BUSY_PAUSE * PAUSE_GROWTH**number) for number in range(1, 11)]
+        assert pauses[-2:] == [1.0, 1.0]
+
+    def test_an_idle_one_keeps_its_interval(self):
+        hearing.lose()
+        assert self.pauses("worker", Turn(), Turn()) == [1.0, 1.0]
+
+    def test_one_that_heard_of_nothing_all_the_same_remembers_that_it_had_work(self):
+        answers = iter([Turn(did=1), Turn()])
+        poller = Poller("dispatcher", lambda now: next(answers), interval=1.0)
+        assert poller._take_turn() == 1.0
+        hearing.lose()
+        assert poller._take_turn() == BUSY_PAUSE * PAUSE_GROWTH
+
+    def test_a_loop_that_no_notice_wakes_keeps_its_interval(self):
+        hearing.lose()
+        assert self.pauses("cleaner", Turn(did=1)) == [1.0]
+
+    def test_a_loop_keeps_its_interval_while_notices_are_heard(self):
+        assert self.pauses("manager", Turn(did=1)) == [1.0]

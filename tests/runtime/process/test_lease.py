@@ -8,6 +8,7 @@ from chainsched.conf import get_config
 from chainsched.db.clock import database_now, stop_clock
 from chainsched.models import Process
 from chainsched.runtime.process.lease import Lease
+from chainsched.runtime.support.hearing import hearing
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -29,6 +30,18 @@ def test_a_jump_of_the_databases_clock_takes_it_from_nobody(lease, jump, seconds
     jump(seconds)
     assert lease.beat()
     assert Process.objects.get().heartbeat_at == database_now()
+
+
+def test_a_beat_tells_since_when_no_notices_are_heard(lease):
+    hearing.lose()
+    assert lease.beat()
+    since = Process.objects.get().deaf_since
+    assert since is not None
+    assert lease.beat()
+    assert Process.objects.get().deaf_since == since
+    hearing.regain()
+    assert lease.beat()
+    assert Process.objects.get().deaf_since is None
 
 
 def test_it_is_over_when_others_took_it(lease):

@@ -1,4 +1,4 @@
-"""A listener that cannot listen: one line in the log when that begins and one when it ends, not one for each try."""
+"""A listener that cannot listen or hears nothing: one line in the log when that begins and one when it ends."""
 
 import logging
 import threading
@@ -6,7 +6,11 @@ import time
 
 import pytest
 
-from chainsched.runtime.process.listener import Listener
+from chainsched.db import notify
+from chainsched.runtime.process import listener as listening
+from chainsched.runtime.process.listener import ECHO_PATIENCE_SECONDS, ECHO_SECONDS, Echo, Listener
+from chainsched.runtime.support.hearing import hearing
+from tests.factories import NOW
 from tests.waiting import wait_until
 
 
@@ -35,7 +39,7 @@ def test_each_change_is_told_once(listener, caplog):
         listener.start()
         wait_until(lambda: not listener._thread.is_alive())
     told = [record.message.partition(":")[0] for record in caplog.records]
-    lost, found = "Listener is not connected; loops wait for their intervals", "Listener is connected again."
+    lost, found = "Listener is not connected; loops poll more often", "Listener is connected again."
     assert told == [lost, found, lost]
 
 
@@ -71,6 +75,109 @@ def test_one_that_is_not_answered_is_replaced(monkeypatch, caplog):
         may_end.set()
         wait_until(lambda: not first._thread.is_alive())
     assert caplog.messages == [
-        "Listener is not connected; loops wait for their intervals: the server does not reply",
+        "Listener is not connected; loops poll more often: the server does not reply",
         "Listener is connected again.",
     ]
+
+
+def is_lost() -> bool:
+    return hearing.is_lost
+
+
+class TestItsOwnNotice:
+    @pytest.fixture
+    def echo(self, monkeypatch):
+        monkeypatch.setattr(notify, "echo", lambda token: None)
+        return Echo(token="mine")
+
+    def test_it_is_missed_when_it_takes_too_long_and_that_is_told_once(self, echo, caplog):
+        echo.send(100.0)
+        assert not echo.judge(100.0 + ECHO_PATIENCE_SECONDS - 0.1)
+        assert not is_lost()
+        assert echo.judge(100.0 + ECHO_PATIENCE_SECONDS)
+        assert is_lost()
+        echo.send(200.0)
+        assert not echo.judge(200.0 + ECHO_PATIENCE_SECONDS)
+        (record,) = caplog.records
+        assert record.levelname == "WARNING"
+        assert "LISTEN" in record.message
+
+    def test_one_that_is_heard_late_still_counts(self, echo, caplog):
+        echo.send(100.0)
+        echo.judge(100.0 + ECHO_PATIENCE_SECONDS)
+        with caplog.at_level(logging.INFO, "chainsched"):
+            echo.note_heard()
+            echo.note_heard()
+        assert not is_lost()
+        assert caplog.messages[1:] == ["Listener hears notices again."]
+
+    def test_it_is_sent_again_at_a_slow_pace(self, echo):
+        echo.send(100.0)
+        assert echo.wait_until() == 100.0 + ECHO_PATIENCE_SECONDS
+        echo.note_heard()
+        assert echo.wait_until() == 100.0 + ECHO_SECONDS
+
+    def test_it_wakes_no_loop_and_those_of_others_wake_none_either(self):
+        topics: list[str] = []
+        heard = Listener(topics.append, echo=Echo(token="mine"))
+        hearing.lose()
+        heard._receive("echo:other:sender")
+        assert is_lost()
+        heard._receive("echo:mine:sender")
+        heard._receive("manager:sender")
+        assert not is_lost()
+        assert topics == ["manager:sender"]
+
+    def test_the_time_of_the_loss_stays_until_notices_are_heard(self):
+        assert hearing.deaf_since(NOW) is None
+        hearing.lose()
+        since = hearing.deaf_since(NOW)
+        assert since is not None
+        hearing.lose()
+        assert hearing.deaf_since(NOW + (NOW - since)) == since
+        hearing.regain()
+        assert hearing.deaf_since(NOW) is None
+
+
+@pytest.mark.postgres
+@pytest.mark.django_db(transaction=True)
+class TestOnPostgreSQL:
+    @pytest.fixture
+    def topics(self):
+        return []
+
+    @pytest.fixture
+    def running(self, topics):
+        heard = Listener(topics.append)
+        yield heard
+        heard.stop()
+
+    def test_one_whose_notices_are_swallowed_notices_it_and_when_they_come_again(
+        self, running, topics, monkeypatch, caplog
+    ):
+        sent: list[str] = []
+        echo = notify.echo
+        monkeypatch.setattr(notify, "echo", sent.append)
+        monkeypatch.setattr(listening, "ECHO_PATIENCE_SECONDS", 0.0)
+        monkeypatch.setattr(listening, "ECHO_SECONDS", 0.01)
+        with caplog.at_level(logging.INFO, "chainsched"):
+            running.start()
+            wait_until(lambda: len(sent) >= 3)
+            assert is_lost()
+            # Once when it had connected, and once when the loops have to poll from then on.
+            assert topics == ["", ""]
+            monkeypatch.setattr(listening, "ECHO_PATIENCE_SECONDS", 100.0)
+            monkeypatch.setattr(notify, "echo", echo)
+            wait_until(lambda: not is_lost())
+            running.stop()
+            wait_until(lambda: not running._thread.is_alive())
+        told = [message.partition(",")[0].partition(";")[0] for message in caplog.messages]
+        assert told == ["Listener is connected but hears no notices", "Listener hears notices again."]
+
+    def test_one_that_hears_its_own_notice_says_nothing(self, running, monkeypatch, caplog):
+        heard = threading.Event()
+        monkeypatch.setattr(Echo, "note_heard", lambda echo: heard.set())
+        with caplog.at_level(logging.INFO, "chainsched"):
+            running.start()
+            assert heard.wait(100)
+        assert caplog.messages == []

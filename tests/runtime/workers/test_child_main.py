@@ -1,9 +1,11 @@
 """A child, as far as it can be tried without being one."""
 
 import json
+import math
 import signal
 import socket
 import threading
+import time
 
 import pytest
 
@@ -39,8 +41,8 @@ def wired(tokens):
         yield ChildProcess(theirs, StartTokenReader(tokens.descriptor), ChildLimits()), Channel(ours)
 
 
-def give(child, tokens, *numbers):
-    tokens.grant(len(numbers))
+def give(child, tokens, *numbers, until=math.inf):
+    tokens.grant(len(numbers), until=until)
     packed = json.loads(json.dumps([pack_claim(claim(number)) for number in numbers], default=str))
     child._receive({"run": packed, "round": tokens.round})
 
@@ -63,3 +65,12 @@ def test_a_child_answers_when_it_is_asked_whether_it_listens(wired):
     child, supervisor = wired
     child._receive({"answer": True})
     assert supervisor.receive() == ([{"answered": True}], True)
+
+
+def test_a_job_whose_time_is_over_is_handed_back(wired, tokens):
+    child, supervisor = wired
+    give(child, tokens, 1, 2, until=time.monotonic())
+    give(child, tokens, 3)
+    assert child._next({}).execution_id == 3
+    assert supervisor.receive() == ([{"declined": 1}, {"declined": 2}, {"began": 3}], True)
+    assert tokens.revoke() == 0

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 
 import pytest
 
@@ -71,7 +72,10 @@ class End(Channel):
         self._tokens = tokens
 
     def may_begin(self, *, given_in=0):
-        return self._tokens.covers(given_in)
+        return self.may_begin_until(given_in=given_in) is not None
+
+    def may_begin_until(self, *, given_in=0):
+        return self._tokens.use(given_in)
 
     def begin(self, execution_id, *, given_in=0):
         assert self.may_begin(given_in=given_in)
@@ -111,8 +115,8 @@ def children(fork_server, process, results):
     running.close()
 
 
-def use_lease(children, process_id):
-    children.use_lease(process_id, until=lambda: math.inf, on_expiry=lambda: None)
+def use_lease(children, process_id, *, until=math.inf):
+    children.use_lease(process_id, until=lambda: until, on_expiry=lambda: None)
 
 
 def given(end):
@@ -250,6 +254,21 @@ def test_a_claim_that_comes_over_after_its_lease_was_lost_is_not_begun(children,
         fork_server.start_child(process)
     # The first two were requested before, and are killed as soon as they start.
     assert given(fork_server.ends[2]) == [3]
+    assert children.running == 1
+
+
+def test_a_job_that_a_child_declines_is_given_again_under_the_present_lease(children, fork_server, process):
+    first, renewed = (time.monotonic() + seconds for seconds in (3600, 7200))
+    use_lease(children, PROCESS, until=first)
+    fork_server.start_child(process)
+    children.start(claim(1))
+    end = fork_server.ends[0]
+    assert given(end) == [1]
+    assert end.may_begin_until() == first
+    use_lease(children, PROCESS, until=renewed)
+    end.send({"declined": 1})
+    assert given(end) == [1]
+    assert end.may_begin_until() == renewed
     assert children.running == 1
 
 
