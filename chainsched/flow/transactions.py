@@ -73,12 +73,16 @@ def is_about_rows(error: Exception) -> bool:
 @contextlib.contextmanager
 def _owning(connection: BaseDatabaseWrapper) -> Iterator[None]:
     """Remember that the transaction is ours, if no caller's is open around it; a test's own does not count."""
-    is_callers = any(not getattr(block, "_from_testcase", False) for block in connection.atomic_blocks)
+    is_callers = not all(_is_from_testcase(block) for block in connection.atomic_blocks)
     before = _is_own.set(_is_own.get() or not is_callers)
     try:
         yield
     finally:
         _is_own.reset(before)
+
+
+def _is_from_testcase(block: transaction.Atomic) -> bool:
+    return getattr(block, "_from_testcase", False)
 
 
 def is_own_transaction() -> bool:
@@ -92,10 +96,12 @@ def is_own_transaction() -> bool:
 def wait_briefly() -> None:
     """Wait for no lock for long from now on: the caller holds locks that others need, and writes patiently.
 
-    In a caller's transaction nothing changes: its locks are held until it ends, whatever this call does.
+    In a caller's transaction nothing changes: its locks are held until it ends, whatever this call does. Nor in that of
+    a test case, which goes on with statements of its own.
     """
-    if is_own_transaction():
-        locks.wait_briefly(connections[get_config().database])
+    connection = connections[get_config().database]
+    if is_own_transaction() and not any(_is_from_testcase(block) for block in connection.atomic_blocks):
+        locks.wait_briefly(connection)
 
 
 @contextlib.contextmanager

@@ -1,10 +1,13 @@
 """How stages write: one bad or held row costs the others nothing, and trouble with the database is no row's fault."""
 
 import pytest
-from django.db import OperationalError
+from django.db import OperationalError, connection
 
+from chainsched import Every
 from chainsched.db import locks
 from chainsched.flow.transactions import in_parts
+from chainsched.models import Manifest
+from tests.testapp.workflows import ping
 
 pytestmark = pytest.mark.django_db
 
@@ -40,3 +43,17 @@ def test_trouble_with_the_database_itself_is_raised(sqlstate, monkeypatch):
     monkeypatch.setattr("chainsched.flow.transactions.FIRST_PAUSE", 0.0)
     with pytest.raises(OperationalError):
         in_parts(range(8), refusing(5, sqlstate))
+
+
+@pytest.mark.postgres
+def test_a_declaration_leaves_the_timeouts_of_a_test_case_as_they_were():
+    """They would outlast the call, and the next statement of the test might wait for autovacuum."""
+    before = _setting("lock_timeout")
+    Manifest.objects.schedule(ping, "ping", None, Every.minutes(5))
+    assert _setting("lock_timeout") == before
+
+
+def _setting(name):
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT current_setting(%s)", [name])
+        return cursor.fetchone()[0]
