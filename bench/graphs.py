@@ -139,12 +139,13 @@ def main(*, count: int, batch: int, rounds: int, is_json: bool) -> None:
         # Each shape is due in an hour of its own, so that one round of it is all that is due then.
         midnight = now.replace(hour=0, minute=0, second=0, microsecond=0) + DAY
         schedules = Schedules()
-        for hour, shape in enumerate(measured):
+        for hour, shape in enumerate(measured, start=1):
             shape.declare(schedules, Cron.daily(hour))
-        seed(schedules, now=now)
+        # Seen from there nothing is due before its hour, at whatever time of day this runs.
+        seed(schedules, now=midnight)
         process = start_process(now)
         for day in range(rounds + 1):
-            for hour, shape in enumerate(measured):
+            for hour, shape in enumerate(measured, start=1):
                 due_at = midnight + day * DAY + timedelta(hours=hour)
                 watches[shape.name].append(run_round(shape, batch=batch, process=process, now=due_at))
             if day == 0:

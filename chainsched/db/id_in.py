@@ -6,7 +6,6 @@ statements themselves.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -17,6 +16,12 @@ from django.db.models import F, Lookup
 from django.db.models.sql.compiler import SQLCompiler
 
 from chainsched.conf import get_config
+from chainsched.db.compiled import Ids, list_of_ids
+
+_CONDITIONS = {
+    "postgresql": "{} = ANY(%s::bigint[])",
+    "sqlite": "{} IN (SELECT value FROM json_each(%s))",
+}
 
 
 class IdIn(Lookup):
@@ -26,9 +31,11 @@ class IdIn(Lookup):
 
     def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> tuple[str, tuple[Any, ...]]:
         """An array on PostgreSQL, which the planner estimates by its length; a table of JSON on SQLite."""
+        column, parameters = self.process_lhs(compiler, connection)
+        if isinstance(self.rhs, Ids):
+            return _CONDITIONS[connection.vendor].format(column), (*parameters, self.rhs)
         if not self.rhs:
             raise EmptyResultSet
-        column, parameters = self.process_lhs(compiler, connection)
         condition, parameter = _condition(connection, column, self.rhs)
         return condition, (*parameters, parameter)
 
@@ -43,13 +50,10 @@ def among_ids(column: str, ids: Iterable[int]) -> tuple[str, str]:
 
 
 def _condition(connection: BaseDatabaseWrapper, column: str, ids: list[int]) -> tuple[str, str]:
-    if connection.vendor == "postgresql":
-        # As text: the driver would adapt a list item by item.
-        return f"{column} = ANY(%s::bigint[])", f"{{{','.join(map(str, ids))}}}"
-    return f"{column} IN (SELECT value FROM json_each(%s))", json.dumps(ids)  # noqa: S608 - names come from the models
+    return _CONDITIONS[connection.vendor].format(column), list_of_ids(connection, ids)
 
 
-def id_in(**wanted: Iterable[int]) -> IdIn:
+def id_in(**wanted: Iterable[int] | Ids) -> IdIn:
     """A condition for ``filter``: ``id_in(manifest=ids)`` means ``manifest__in=ids``, for any number of ids."""
     ((column, ids),) = wanted.items()
-    return IdIn(F(column), list(ids))
+    return IdIn(F(column), ids if isinstance(ids, Ids) else list(ids))

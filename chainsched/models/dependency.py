@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import models
 from django.db.models import F, Q
 
 from chainsched.db import bulk
+from chainsched.db.compiled import CompiledQuery, Ids
 from chainsched.db.fields import PinnedManager, choices, knows
 from chainsched.db.id_in import among_ids, id_in
 from chainsched.domain.known import Kinds
@@ -59,11 +60,7 @@ class DependencyQuerySet(models.QuerySet["Dependency"]):
         Dormant children fire by activation only, and a one-time child that is done never again. Also those of which
         this version cannot say whether they fire: their condition or child is of a newer one.
         """
-        types = [kind.value for kind in ScheduleType if kind is not ScheduleType.DEPENDENT]
-        dependents = self.filter(child__done_at__isnull=True).exclude(child__schedule_type__in=types)
-        firing = dependents.filter(id_in(parent=parent_ids))
-        columns = ("parent_id", "child_id", "condition", "is_gate", "since", "child__is_join", "child__schedule_type")
-        return [FiringEdge(*row) for row in firing.order_by("id").values_list(*columns)]
+        return [FiringEdge(*row) for row in _LEAVING.rows(ids=parent_ids)]
 
     def joins_groups(self, above: int, below: int, *, without: Collection[int]) -> bool:
         """Whether an edge leads from one group to another, to a manifest that is not retired and none of these."""
@@ -79,13 +76,13 @@ class DependencyQuerySet(models.QuerySet["Dependency"]):
 
     def remove(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Delete the edges of these pairs of child and parent."""
-        rows_sql, parameter = bulk.rows_from_json({"child_id": ID, "parent_id": ID}, pairs)
+        rows_sql, parameters = bulk.expand({"child_id": ID, "parent_id": ID}, pairs)
         sql = (
             f"DELETE FROM chainsched_dependency WHERE EXISTS (SELECT 1 FROM {rows_sql} "  # noqa: S608
             "WHERE v.child_id = chainsched_dependency.child_id AND v.parent_id = chainsched_dependency.parent_id) "
             "RETURNING id"
         )
-        bulk.select(sql, [parameter])
+        bulk.select(sql, parameters)
 
     def below(self, manifest_id: int) -> set[int]:
         """All manifests that edges of any kind lead to from this one."""
@@ -140,6 +137,17 @@ class DependencyQuerySet(models.QuerySet["Dependency"]):
         for child_id, since, present, stored in rows:
             found.setdefault(child_id, {})[since] = Counted(present, stored)
         return found
+
+
+def _leaving() -> models.QuerySet[Dependency, Any]:
+    types = [kind.value for kind in ScheduleType if kind is not ScheduleType.DEPENDENT]
+    dependents = Dependency.objects.filter(child__done_at__isnull=True).exclude(child__schedule_type__in=types)
+    firing = dependents.filter(id_in(parent=Ids())).order_by("id")
+    columns = ("parent_id", "child_id", "condition", "is_gate", "since", "child__is_join", "child__schedule_type")
+    return firing.values_list(*columns)
+
+
+_LEAVING = CompiledQuery(_leaving)
 
 
 class Dependency(models.Model):

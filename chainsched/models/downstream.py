@@ -23,7 +23,7 @@ def load_downstream(manifest_ids: Collection[int], *, limit: int) -> list[int]:
     """
     if not manifest_ids:
         return []
-    rows_sql, parameter = bulk.rows_from_json({"id": models.BigIntegerField()}, [[id_] for id_ in sorted(manifest_ids)])
+    rows_sql, parameters = bulk.expand({"id": models.BigIntegerField()}, [[id_] for id_ in sorted(manifest_ids)])
     free = Manifest.objects.filter(is_free_of()).order_by()
     firing = Dependency.objects.filter(child__in=free.values("id"), condition__in=FIRING_ON_SUCCESS).order_by()
     fires_sql, values = firing.values("child_id", "parent_id").query.sql_with_params()
@@ -34,5 +34,5 @@ def load_downstream(manifest_ids: Collection[int], *, limit: int) -> list[int]:
         "SELECT id FROM below LIMIT %s"
     )
     with connections[get_config().database].cursor() as cursor:
-        cursor.execute(sql, [parameter, *values, *values, limit])
+        cursor.execute(sql, [*parameters, *values, *values, limit])
         return [id_ for (id_,) in cursor.fetchall()]

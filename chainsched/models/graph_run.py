@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from django.db import models
 from django.db.models import Q
 
+from chainsched.db.compiled import CompiledQuery, Ids
 from chainsched.db.fields import PinnedManager, reference
 from chainsched.db.id_in import id_in
 from chainsched.models.manifest import Manifest
@@ -28,7 +29,7 @@ class GraphRunQuerySet(models.QuerySet["GraphRun"]):
         wanted = {id_ for id_ in run_ids if id_ is not None}
         if not wanted:
             return set()
-        return set(self.filter(id_in(id=wanted), cancelled_at__isnull=False).values_list("id", flat=True))
+        return set(_CANCELLED.column(ids=wanted))
 
     def open_of(self, head_ids: Collection[int]) -> dict[int, list[int]]:
         """The open runs of these heads that were not cancelled, the oldest first."""
@@ -47,6 +48,11 @@ class GraphRunQuerySet(models.QuerySet["GraphRun"]):
         """Mark a run as cancelled; False if it was. Only a second cancel waits for this row."""
         unmarked = self.filter(id=run_id, cancelled_at__isnull=True)
         return bool(unmarked.update(cancelled_at=now, cancel_reason=reason))
+
+
+_CANCELLED = CompiledQuery(
+    lambda: GraphRun.objects.filter(id_in(id=Ids()), cancelled_at__isnull=False).values_list("id")
+)
 
 
 class GraphRun(RunActions, models.Model):

@@ -14,6 +14,7 @@ from django.db.models import Q
 
 from chainsched.conf import get_config
 from chainsched.db import bulk
+from chainsched.db.compiled import binding_cursor
 from chainsched.db.fields import PinnedManager, choices, values
 from chainsched.domain.states import TERMINAL_STATES, ExecutionState
 from chainsched.domain.statistics import Share, Slow, Statistics, Sum, merge
@@ -42,7 +43,7 @@ class HourlyStatisticQuerySet(models.QuerySet["HourlyStatistic"]):
         connection = connections[get_config().database]
         quote = connection.ops.quote_name
         fields = {name: HourlyStatistic._meta.get_field(name) for name in (*Share._fields, "is_merged")}
-        rows_sql, parameter = bulk.rows_from_json(fields, [[*share, True] for share in shares])  # type: ignore[arg-type]
+        rows_sql, parameters = bulk.expand(fields, [[*share, True] for share in shares])  # type: ignore[arg-type]
         columns = ", ".join(quote(name) for name in fields)
         table = quote(HourlyStatistic._meta.db_table)
         # PostgreSQL must be given the constraint. SQLite needs none, and compares conditions by their text.
@@ -57,8 +58,8 @@ class HourlyStatisticQuerySet(models.QuerySet["HourlyStatistic"]):
             "slowest_seconds = CASE WHEN excluded.slowest_seconds > t.slowest_seconds "
             "THEN excluded.slowest_seconds ELSE t.slowest_seconds END"
         )
-        with connection.cursor() as cursor:
-            cursor.execute(sql, [parameter])
+        with binding_cursor(connection) as cursor:
+            cursor.execute(sql, parameters)
 
     def since(self, moment: datetime) -> HourlyStatisticQuerySet:
         """The hours that begin at this moment or later."""

@@ -10,6 +10,7 @@ from django.db import connections, models
 from django.db.models import Q
 
 from chainsched.db import bulk
+from chainsched.db.compiled import CompiledQuery, Ids
 from chainsched.db.fields import IdList, PinnedManager, choices, knows, one_of
 from chainsched.db.id_in import id_in
 from chainsched.domain.joins import JoinOutcome
@@ -61,8 +62,7 @@ class JoinStateQuerySet(models.QuerySet["JoinState"]):
         wanted = set(tokens)
         if not wanted:
             return {}
-        columns = ("id", "run_id", "join_id", "run__version", "run__cancelled_at")
-        return {row[0]: Place(*row) for row in self.filter(id_in(id=wanted)).values_list(*columns)}
+        return {row[0]: Place(*row) for row in _PLACES.rows(ids=wanted)}
 
     def tokens_for(self, pairs: Collection[tuple[int, int]]) -> dict[tuple[int, int], list[int]]:
         """The tokens that an item of each manifest takes in a run: pairs of manifest and run.
@@ -71,13 +71,13 @@ class JoinStateQuerySet(models.QuerySet["JoinState"]):
         """
         if not pairs:
             return {}
-        rows_sql, parameter = bulk.rows_from_json({"manifest_id": ID, "run_id": ID}, sorted(set(pairs)))
+        rows_sql, parameters = bulk.expand({"manifest_id": ID, "run_id": ID}, sorted(set(pairs)))
         sql = (
             f"SELECT v.manifest_id, v.run_id, coalesce({_token_of('n.join_id')}, {_token_of(RUN_END)}) "  # noqa: S608
             f"FROM {rows_sql} LEFT JOIN chainsched_near n ON n.manifest_id = v.manifest_id"
         )
         found: dict[tuple[int, int], set[int]] = {}
-        for manifest_id, run_id, token in bulk.select(sql, [parameter]):
+        for manifest_id, run_id, token in bulk.select(sql, parameters):
             if token is not None:
                 found.setdefault((manifest_id, run_id), set()).add(token)
         return {pair: sorted(tokens) for pair, tokens in found.items()}
@@ -86,9 +86,9 @@ class JoinStateQuerySet(models.QuerySet["JoinState"]):
         """The rows of these pairs of join and run, by pair; a run that is without the join has none."""
         if not pairs:
             return {}
-        rows_sql, parameter = bulk.rows_from_json({"join_id": ID, "run_id": ID}, sorted(set(pairs)))
+        rows_sql, parameters = bulk.expand({"join_id": ID, "run_id": ID}, sorted(set(pairs)))
         sql = f"SELECT v.join_id, v.run_id, {_token_of('v.join_id')} FROM {rows_sql}"  # noqa: S608 - as below
-        found = bulk.select(sql, [parameter])
+        found = bulk.select(sql, parameters)
         return {(join_id, run_id): token for join_id, run_id, token in found if token is not None}
 
     def waiting(self) -> JoinStateQuerySet:
@@ -148,6 +148,13 @@ class JoinStateQuerySet(models.QuerySet["JoinState"]):
         """Those of these runs of which no join is decided."""
         decided = self.filter(id_in(run=run_ids)).exclude(IS_WAITING).values_list("run_id", flat=True)
         return set(run_ids) - set(decided)
+
+
+_PLACES = CompiledQuery(
+    lambda: JoinState.objects.filter(id_in(id=Ids())).values_list(
+        "id", "run_id", "join_id", "run__version", "run__cancelled_at"
+    )
+)
 
 
 class JoinState(models.Model):

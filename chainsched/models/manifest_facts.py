@@ -10,6 +10,7 @@ from django.conf import settings
 from django.db.models import Case, CharField, Q, QuerySet, Value, When
 
 from chainsched.conf import Config, get_config
+from chainsched.db.compiled import CompiledQuery, Ids
 from chainsched.db.id_in import id_in
 from chainsched.domain.due import Facts, OpenItem
 from chainsched.domain.items import NO_ITEM, Item
@@ -69,11 +70,14 @@ def load_facts(manifest_ids: Collection[int], *, idle: Collection[int] = frozens
     """
     config = get_config()
     open_items = load_open_items([id_ for id_ in manifest_ids if id_ not in idle])
+    return [_facts(dict(zip(_COLUMNS, row, strict=True)), open_items, config) for row in _FACTS.rows(ids=manifest_ids)]
+
+
+def _fact_rows() -> QuerySet[Manifest, Any]:
     # Both tables by their ids: PostgreSQL reads a whole one to join it to hundreds of rows of the other.
-    known = Manifest.objects.filter(id_in(id=manifest_ids), id_in(state=manifest_ids)).order_by("id")
+    known = Manifest.objects.filter(id_in(id=Ids()), id_in(state=Ids())).order_by("id")
     # An input that cannot be read is no concern of those who only ask whether there is one.
-    rows = known.annotate(has_trigger_input=_HAS_INPUT).values_list(*_COLUMNS.values())
-    return [_facts(dict(zip(_COLUMNS, row, strict=True)), open_items, config) for row in rows]
+    return known.annotate(has_trigger_input=_HAS_INPUT).values_list(*_COLUMNS.values())
 
 
 def load_open_items(manifest_ids: Collection[int]) -> dict[int, OpenItem]:
@@ -81,14 +85,21 @@ def load_open_items(manifest_ids: Collection[int]) -> dict[int, OpenItem]:
     ids = list(manifest_ids)
     if not ids:
         return {}
-    running = When(state=ExecutionState.IN_PROGRESS, then=Value(OpenItem.RUNNING))
-    item = Case(running, default=Value(OpenItem.PENDING), output_field=_TEXT)
-    executions = Metadata.objects.active().filter(id_in(manifest=ids)).values_list("manifest_id", item)
-    queued = WorkQueue.objects.queued().filter(id_in(manifest=ids)).values_list("manifest_id", _named(OpenItem.QUEUED))
-    letters = DeadLetter.objects.awaiting().filter(id_in(manifest=ids))
-    awaiting = letters.values_list("manifest_id", _named(OpenItem.DEAD_LETTER))
-    found = awaiting.order_by().union(queued.order_by(), executions.order_by(), all=True)
-    return {manifest_id: OpenItem(item) for manifest_id, item in found}
+    return {manifest_id: OpenItem(item) for manifest_id, item in _OPEN_ITEMS.rows(ids=ids)}
+
+
+def _open_items() -> QuerySet[Any, Any]:
+    running = When(state=ExecutionState.IN_PROGRESS, then=Value(OpenItem.RUNNING.value))
+    item = Case(running, default=Value(OpenItem.PENDING.value), output_field=_TEXT)
+    of_these = id_in(manifest=Ids())
+    executions = Metadata.objects.active().filter(of_these).values_list("manifest_id", item)
+    queued = WorkQueue.objects.queued().filter(of_these).values_list("manifest_id", _named(OpenItem.QUEUED))
+    awaiting = DeadLetter.objects.awaiting().filter(of_these).values_list("manifest_id", _named(OpenItem.DEAD_LETTER))
+    return awaiting.order_by().union(queued.order_by(), executions.order_by(), all=True)
+
+
+_FACTS = CompiledQuery(_fact_rows)
+_OPEN_ITEMS = CompiledQuery(_open_items)
 
 
 def load_unknown_items(manifest_ids: Collection[int], *, with_rows: bool) -> dict[int, str]:

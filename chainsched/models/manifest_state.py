@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ from django.db import models
 from django.db.models import Case, F, Q, Value, When
 
 from chainsched.db import bulk
+from chainsched.db.compiled import NOW, CompiledQuery, CompiledUpdate, Ids, Parameter
 from chainsched.db.fields import IdList, PinnedManager
 from chainsched.db.id_in import id_in
 from chainsched.domain.states import ScheduleType
@@ -34,13 +35,11 @@ class ManifestStateQuerySet(models.QuerySet["ManifestState"]):
 
         SQLite has no row locks and needs none: the transaction has written before, so it is the only one.
         """
-        rows = self.filter(id_in(manifest=manifest_ids)).order_by("manifest_id")
-        return list(rows.select_for_update(no_key=True).values_list("manifest_id", flat=True))
+        return _LOCK.column(ids=manifest_ids)
 
     def lock_free(self, manifest_ids: Collection[int]) -> list[int]:
         """Lock those of these rows that no other transaction holds, in id order, without waiting."""
-        rows = self.filter(id_in(manifest=manifest_ids)).order_by("manifest_id")
-        return list(rows.select_for_update(no_key=True, skip_locked=True).values_list("manifest_id", flat=True))
+        return _LOCK_FREE.column(ids=manifest_ids)
 
     def lock_due(self, manifest_ids: Collection[int], *, now: datetime) -> list[int]:
         """Lock those that are still due, skipping rows that another transaction holds."""
@@ -51,7 +50,7 @@ class ManifestStateQuerySet(models.QuerySet["ManifestState"]):
         """Without those of manifests that have a value that this version does not know."""
         return self.filter(manifest_is_known())
 
-    def due(self, now: datetime) -> ManifestStateQuerySet:
+    def due(self, now: datetime | Parameter) -> ManifestStateQuerySet:
         """Those with an alarm that is due. The partial index over alarms answers this; nothing may be joined to it.
 
         Manifests with a value that this version does not know are passed over and stay due for a newer one.
@@ -60,8 +59,7 @@ class ManifestStateQuerySet(models.QuerySet["ManifestState"]):
 
     def lock_due_page(self, now: datetime, *, limit: int) -> list[int]:
         """Lock those that have been due longest, skipping rows that another transaction holds."""
-        rows = self.due(now).order_by("next_run_at").select_for_update(no_key=True, skip_locked=True)
-        return list(rows.values_list("manifest_id", flat=True)[:limit])
+        return _LOCK_DUE_PAGE.column(now=now, limit=limit)
 
     def without_alarm(self, *, after: int, limit: int) -> list[int]:
         """Manifests that may run by themselves and have no alarm, in pages by id; many of them have open work."""
@@ -119,22 +117,14 @@ class ManifestStateQuerySet(models.QuerySet["ManifestState"]):
         """Count the executions that these manifests are due for as covered, without a run."""
         return self.filter(manifest__in=manifest_ids).update(covered_execution=F("due_execution"), **NOTHING_DUE)
 
-    def note_queued(self, manifest_ids: Iterable[int], *, now: datetime, is_covering: bool, answered: Answered) -> int:
+    def note_queued(
+        self, manifest_ids: Collection[int], *, now: datetime, is_covering: bool, answered: Answered
+    ) -> int:
         """Record that a queue row was opened: the alarm is off and, if ``is_covering``, due executions are covered.
 
         ``answered`` says which trigger requests that are due it answers; the others ask for another run.
         """
-        opened = self.filter(id_in(manifest=manifest_ids))
-        is_answered = Q(trigger_at__lte=now)
-        if answered is Answered.WITHOUT_INPUT:
-            is_answered &= Q(trigger_input__isnull=True)
-        request = {
-            column: Case(When(is_answered, then=Value(nothing)), default=F(column))
-            for column, nothing in NO_TRIGGER.items()
-            if answered is not Answered.NONE
-        }
-        covered: dict[str, Any] = {"covered_execution": F("due_execution"), **NOTHING_DUE} if is_covering else {}
-        return opened.update(next_run_at=None, occurrence_at=None, **covered, **request, **NOT_PUT_ASIDE)
+        return _NOTE_QUEUED[is_covering, answered].run(ids=manifest_ids, now=now)
 
     def put_aside(self, reasons: Mapping[int, str], *, now: datetime) -> int:
         """Clear alarms that cannot be followed, with the reasons. Occurrences stay, for when they are tried again."""
@@ -153,6 +143,39 @@ class ManifestStateQuerySet(models.QuerySet["ManifestState"]):
         columns = ("manifest__external_id", "put_aside_at", "put_aside_reason")
         row = self.aside().filter(manifest=manifest_id).values_list(*columns).first()
         return None if row is None or row[1] is None else (row[0], row[1], row[2])
+
+
+def _these() -> models.QuerySet[ManifestState]:
+    return ManifestState.objects.filter(id_in(manifest=Ids()))
+
+
+def _locked(rows: models.QuerySet[ManifestState], *, is_waiting: bool) -> models.QuerySet[ManifestState, Any]:
+    return rows.select_for_update(no_key=True, skip_locked=not is_waiting).values_list("manifest_id")
+
+
+def _note_queued(*, is_covering: bool, answered: Answered) -> CompiledUpdate:
+    is_answered = Q(trigger_at__lte=NOW)
+    if answered is Answered.WITHOUT_INPUT:
+        is_answered &= Q(trigger_input__isnull=True)
+    request = {
+        column: Case(When(is_answered, then=Value(nothing)), default=F(column))
+        for column, nothing in NO_TRIGGER.items()
+        if answered is not Answered.NONE
+    }
+    covered: dict[str, Any] = {"covered_execution": F("due_execution"), **NOTHING_DUE} if is_covering else {}
+    return CompiledUpdate(_these, next_run_at=None, occurrence_at=None, **covered, **request, **NOT_PUT_ASIDE)
+
+
+_LOCK = CompiledQuery(lambda: _locked(_these().order_by("manifest_id"), is_waiting=True))
+_LOCK_FREE = CompiledQuery(lambda: _locked(_these().order_by("manifest_id"), is_waiting=False))
+_LOCK_DUE_PAGE = CompiledQuery(
+    lambda: _locked(ManifestState.objects.due(NOW).order_by("next_run_at"), is_waiting=False), has_limit=True
+)
+_NOTE_QUEUED = {
+    (is_covering, answered): _note_queued(is_covering=is_covering, answered=answered)
+    for is_covering in (True, False)
+    for answered in Answered
+}
 
 
 class ManifestState(models.Model):

@@ -14,6 +14,7 @@ from django.db import connections, models
 from django.db.models import F, Q
 
 from chainsched.db import audit_guard, bulk
+from chainsched.db.compiled import CompiledQuery, Ids
 from chainsched.db.fields import IdList, PinnedManager, StoredInput, choices, one_of, reference, values
 from chainsched.db.id_in import id_in
 from chainsched.domain.states import ACTIVE_STATES, TERMINAL_STATES, ExecutionState, Source
@@ -63,8 +64,7 @@ class MetadataQuerySet(ClaimQuerySet):
 
     def active_by_group(self) -> dict[int | None, int]:
         """How many executions each group has pending or running, counted from the rows themselves."""
-        counted = self.active().values_list("group_id").order_by().annotate(active=models.Count("id"))
-        return dict(counted)
+        return dict(_ACTIVE_BY_GROUP.rows())
 
     def lock_active_of(self, manifest_ids: Collection[int]) -> list[Metadata]:
         """Lock the pending and running executions of these manifests, so that no process claims or ends them."""
@@ -78,10 +78,8 @@ class MetadataQuerySet(ClaimQuerySet):
 
     def lock_attempts(self, execution_ids: Collection[int], *, is_waiting: bool = True) -> list[Attempt]:
         """Lock the rows, ended or not, in id order; without waiting, only those that no other transaction holds."""
-        # Not only active(): on a table without statistics PostgreSQL would look for the ids among all active rows.
-        rows = self.filter(id_in(id=execution_ids)).order_by("id")
-        free = rows.select_for_update(no_key=True, skip_locked=not is_waiting)
-        return [Attempt(*row) for row in free.values_list(*Attempt._fields)]
+        query = _LOCK_ATTEMPTS if is_waiting else _LOCK_FREE_ATTEMPTS
+        return [Attempt(*row) for row in query.rows(ids=execution_ids)]
 
     def request_cancel(self, execution_ids: Collection[int], *, reason: str) -> list[int]:
         """Ask executions that have not ended to stop; returns those that were not asked before."""
@@ -94,8 +92,7 @@ class MetadataQuerySet(ClaimQuerySet):
 
     def manifests_of(self, execution_ids: Collection[int]) -> list[int]:
         """The manifests of these executions. They never change, so they may be read before a lock."""
-        rows = self.filter(id_in(id=execution_ids), manifest__isnull=False)
-        return [manifest_id for manifest_id in rows.values_list("manifest_id", flat=True) if manifest_id is not None]
+        return _MANIFESTS_OF.column(ids=execution_ids)
 
     def tree(self, root_execution_id: int) -> MetadataQuerySet:
         """An execution and all executions that it led to: the whole tree, in one statement over two indexes."""
@@ -141,16 +138,13 @@ class MetadataQuerySet(ClaimQuerySet):
 
     def oldest_of_newest(self, manifest_ids: Collection[int], *, number: int) -> dict[int, int]:
         """The oldest of the newest ``number`` roots of each manifest; those that have fewer are left out."""
-        rows_sql, parameter = bulk.rows_from_json(
-            {"manifest_id": models.BigIntegerField()}, [[id_] for id_ in manifest_ids]
-        )
+        rows_sql, parameters = bulk.expand({"manifest_id": models.BigIntegerField()}, [[id_] for id_ in manifest_ids])
         sql = (
             "SELECT v.manifest_id, (SELECT m.id FROM chainsched_metadata m WHERE m.manifest_id = v.manifest_id "  # noqa: S608
             f"AND m.root_execution_id IS NULL ORDER BY m.id DESC LIMIT 1 OFFSET %s) FROM {rows_sql}"
         )
-        with connections[self.db].cursor() as cursor:
-            cursor.execute(sql, [number - 1, parameter])
-            return {manifest_id: id_ for manifest_id, id_ in cursor.fetchall() if id_ is not None}
+        found = bulk.select(sql, [number - 1, *parameters])
+        return {manifest_id: id_ for manifest_id, id_ in found if id_ is not None}
 
     def purge(self, execution_ids: Collection[int]) -> int:
         """Delete executions that have ended; only ``flow.maintain.clean`` may. Returns how many."""
@@ -162,6 +156,22 @@ class MetadataQuerySet(ClaimQuerySet):
     def delete(self) -> NoReturn:
         """Refuse: retention removes executions by ``purge``, and recall removes unclaimed ones by ``withdraw``."""
         raise ExecutionIsFinal("Executions are an audit trail and are removed by retention only, not by delete().")
+
+
+def _attempts(*, is_waiting: bool) -> models.QuerySet[Metadata, Any]:
+    # Not only active(): on a table without statistics PostgreSQL would look for the ids among all active rows.
+    rows = Metadata.objects.filter(id_in(id=Ids())).order_by("id")
+    return rows.select_for_update(no_key=True, skip_locked=not is_waiting).values_list(*Attempt._fields)
+
+
+_LOCK_ATTEMPTS = CompiledQuery(lambda: _attempts(is_waiting=True))
+_LOCK_FREE_ATTEMPTS = CompiledQuery(lambda: _attempts(is_waiting=False))
+_MANIFESTS_OF = CompiledQuery(
+    lambda: Metadata.objects.filter(id_in(id=Ids()), manifest__isnull=False).values_list("manifest_id")
+)
+_ACTIVE_BY_GROUP = CompiledQuery(
+    lambda: Metadata.objects.active().values_list("group_id").order_by().annotate(active=models.Count("id"))
+)
 
 
 class Metadata(ExecutionActions, models.Model):

@@ -36,7 +36,7 @@ class NearQuerySet(models.QuerySet["Near"]):
         """
         if not head_ids:
             return []
-        rows_sql, parameter = bulk.rows_from_json(
+        rows_sql, parameters = bulk.expand(
             {"head_id": models.BigIntegerField()}, [[id_] for id_ in sorted(set(head_ids))]
         )
         sql = (
@@ -49,7 +49,7 @@ class NearQuerySet(models.QuerySet["Near"]):
             "coalesce((SELECT version FROM chainsched_namedlock WHERE name = 'graph'), 0) "
             "FROM reach r LEFT JOIN chainsched_manifest m ON m.id = r.join_id"
         )
-        return [Reach(*row) for row in bulk.select(sql, [parameter])]
+        return [Reach(*row) for row in bulk.select(sql, parameters)]
 
     def leading_to_joins(self, manifest_ids: Collection[int]) -> set[int]:
         """Those of these manifests that lead to a join."""

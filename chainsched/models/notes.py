@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import connections, models
 
+from chainsched.db.compiled import CompiledQuery, Ids
 from chainsched.db.fields import IdList, PinnedManager
 from chainsched.db.id_in import id_in
 from chainsched.models.manifest import manifest_is_known
@@ -52,11 +53,14 @@ class DueNoteQuerySet(NoteQuerySet):
 
     def waiting_for(self, child_ids: Collection[int]) -> set[int]:
         """Those of these manifests that a note waits for."""
-        return set(self.filter(id_in(child_id=child_ids)).values_list("child_id", flat=True))
+        return set(_CHILDREN_WITH_NOTES.column(ids=child_ids))
 
     def take(self, note_ids: Collection[int]) -> list[tuple[Any, ...]]:
         """Take notes away: child, run, parent execution, tokens, is_again."""
         return self._take("id", note_ids, ("child_id", "run_id", "parent_execution_id", "tokens", "is_again"))
+
+
+_CHILDREN_WITH_NOTES = CompiledQuery(lambda: DueNote.objects.filter(id_in(child_id=Ids())).values_list("child_id"))
 
 
 class DueNote(models.Model):

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from django.core.validators import MaxValueValidator
-from django.db import connections, models
+from django.db import models
 from django.db.models import F, Q
 
 from chainsched.db import bulk
@@ -91,14 +91,13 @@ class WorkQueueQuerySet(models.QuerySet["WorkQueue"]):
 
     def last_turns(self, places: Collection[tuple[int, int]]) -> dict[tuple[int, int], int]:
         """The last turn that waits in each (group, priority): one look into the index for each place."""
-        rows_sql, parameter = bulk.rows_from_json({"group_id": GROUP_ID, "priority": PRIORITY}, list(places))
+        rows_sql, parameters = bulk.expand({"group_id": GROUP_ID, "priority": PRIORITY}, list(places))
         sql = (
             "SELECT v.group_id, v.priority, (SELECT max(q.turn) FROM chainsched_workqueue q WHERE q.status = 'queued' "  # noqa: S608
             f"AND q.group_id = v.group_id AND q.priority = v.priority) FROM {rows_sql}"
         )
-        with connections[self.db].cursor() as cursor:
-            cursor.execute(sql, [parameter])
-            return {(group_id, priority): turn for group_id, priority, turn in cursor.fetchall() if turn is not None}
+        found = bulk.select(sql, parameters)
+        return {(group_id, priority): turn for group_id, priority, turn in found if turn is not None}
 
     def bring_forward(self, is_enabled: Mapping[int, bool]) -> set[int]:
         """Let waiting rows of these manifests go at once, as an operator asks; returns those with a row that waited.

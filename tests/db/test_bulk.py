@@ -327,11 +327,11 @@ def test_values_are_parameters_and_never_sql():
 
 
 def test_rows_can_be_unfolded_into_a_table():
-    expression, parameter = bulk.rows_from_json(
+    expression, parameters = bulk.expand(
         {"n": models.BigIntegerField(), "t": models.TextField()}, [[1, "a"], [2, None]]
     )
     with connection.cursor() as cursor:
-        cursor.execute(f"SELECT v.n, v.t FROM {expression} ORDER BY v.n", [parameter])  # noqa: S608 - no outside text
+        cursor.execute(f"SELECT v.n, v.t FROM {expression} ORDER BY v.n", parameters)  # noqa: S608 - no outside text
         assert cursor.fetchall() == [(1, "a"), (2, None)]
 
 
@@ -349,7 +349,7 @@ def test_ids_follow_the_order_of_the_rows_however_the_copied_ones_lie():
     # So PostgreSQL finds it best to go through the rows that are copied from, and not through those that are given.
     bulk.analyze(WorkQueue)
     wanted = [row["id"] for row in reversed(waiting)]
-    copied = bulk.Copied(WorkQueue, by="work_queue", fields={"workflow": "workflow", "source": "source"})
+    copied = bulk.Copied.of(WorkQueue, by="work_queue", fields={"workflow": "workflow", "source": "source"})
     rows = [{"work_queue": id_, "scheduled_for": NOW, "created_at": NOW} for id_ in wanted]
     written = bulk.insert(Metadata, rows, returning=("id", "work_queue"), copied=copied)
     assert [row["work_queue"] for row in sorted(written, key=lambda row: row["id"])] == wanted

@@ -60,6 +60,7 @@ COPIED = (
     "has_tokens",
     "is_again",
 )
+FROM_QUEUE = bulk.Copied.of(WorkQueue, by="work_queue", fields={name: name for name in COPIED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +262,7 @@ def _create(rows: Sequence[dict[str, Any]], *, now: datetime) -> dict[int, int]:
         [_execution(row, now=now) for row in rows],
         returning=("id", "work_queue"),
         skip_conflicts=True,
-        copied=bulk.Copied(WorkQueue, by="work_queue", fields={name: name for name in COPIED}),
+        copied=FROM_QUEUE,
     )
     return {row["work_queue"]: row["id"] for row in written}
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from chainsched.conf import get_config
 from chainsched.db import bulk
+from chainsched.db.compiled import CompiledQuery, Ids
 from chainsched.db.id_in import id_in
 from chainsched.db.notify import DISPATCHER
 from chainsched.domain.capacity import assign_turns, effective_priority
@@ -42,6 +43,36 @@ logger = logging.getLogger(__name__)
 
 # What a queue row has from its manifest as it is, without a way through this process.
 COPIED = {"manifest_external_id": "external_id", "group": "group", "workflow": "workflow"}
+# By whether the row has an input of its own; else it gets the manifest's, which does not travel, either.
+FROM_MANIFEST = {
+    True: bulk.Copied.of(Manifest, by="manifest", fields=COPIED),
+    False: bulk.Copied.of(Manifest, by="manifest", fields=COPIED | {"input": "input"}),
+}
+
+JOB_COLUMNS = (
+    "id",
+    "external_id",
+    "schedule_type",
+    "is_enabled",
+    "group__is_enabled",
+    "priority",
+    "group_id",
+    "group__priority",
+    "state__due_execution",
+    "state__covered_execution",
+    "state__due_run",
+    "state__due_tokens",
+    "state__due_has_tokens",
+    "state__due_is_again",
+    "state__trigger_at",
+    "state__trigger_input",
+    "state__trigger_causation_id",
+    "state__trigger_root_correlation_id",
+)
+# Both tables by their ids: PostgreSQL reads a whole one to join it to hundreds of rows of the other.
+_JOBS = CompiledQuery(
+    lambda: Manifest.objects.filter(id_in(id=Ids()), id_in(state=Ids())).order_by("id").values_list(*JOB_COLUMNS)
+)
 
 
 def enqueue(requests: Sequence[QueueRequest], *, now: datetime, ledger: TokenLedger | None = None) -> dict[int, int]:
@@ -87,9 +118,8 @@ def _clear_alarms(fresh: Sequence[QueueRequest], covering: Collection[int], *, n
 def _insert(rows: Sequence[dict[str, Any]]) -> dict[int, int]:
     """Insert the rows and return their ids by manifest; those without an input of their own get the manifest's."""
     written = []
-    for is_own, fields in ((True, COPIED), (False, COPIED | {"input": "input"})):
+    for is_own, copied in FROM_MANIFEST.items():
         alike = [row for row in rows if ("input" in row) is is_own]
-        copied = bulk.Copied(Manifest, by="manifest", fields=fields)
         written += bulk.insert(WorkQueue, alike, returning=("id", "manifest"), skip_conflicts=True, copied=copied)
     return {row["manifest"]: row["id"] for row in written}
 
@@ -115,30 +145,7 @@ def rerank(manifest_ids: Sequence[int]) -> int:
 
 
 def _load_jobs(manifest_ids: Iterable[int]) -> dict[int, dict[str, Any]]:
-    columns = (
-        "id",
-        "external_id",
-        "schedule_type",
-        "is_enabled",
-        "group__is_enabled",
-        "priority",
-        "group_id",
-        "group__priority",
-        "state__due_execution",
-        "state__covered_execution",
-        "state__due_run",
-        "state__due_tokens",
-        "state__due_has_tokens",
-        "state__due_is_again",
-        "state__trigger_at",
-        "state__trigger_input",
-        "state__trigger_causation_id",
-        "state__trigger_root_correlation_id",
-    )
-    ids = list(manifest_ids)
-    # Both tables by their ids: PostgreSQL reads a whole one to join it to hundreds of rows of the other.
-    manifests = Manifest.objects.filter(id_in(id=ids), id_in(state=ids)).order_by("id")
-    return {row["id"]: dict(row) for row in manifests.values(*columns)}
+    return {row[0]: dict(zip(JOB_COLUMNS, row, strict=True)) for row in _JOBS.rows(ids=list(manifest_ids))}
 
 
 def _rows(

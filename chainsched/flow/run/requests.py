@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from chainsched import correlation
+from chainsched.db.compiled import CompiledQuery, Ids
 from chainsched.db.id_in import id_in
 from chainsched.domain.inputs import OWN_INPUT
 from chainsched.domain.items import Item
@@ -87,21 +88,26 @@ class QueueRequest:
         return ANSWERED.get(self.source, Answered.NONE)
 
 
+_CAUSES = CompiledQuery(
+    lambda: Metadata.objects.filter(id_in(id=Ids())).values_list(
+        "id", "external_id", "root_execution_id", "root_correlation_id"
+    )
+)
+
+
 def lineages_of(execution_ids: Iterable[int]) -> dict[int, Lineage]:
     """What runs caused by these executions inherit. An execution that retention removed still counts as parent."""
     wanted = set(execution_ids)
     if not wanted:
         return {}
     found = {
-        row["id"]: Lineage(
-            parent_execution_id=row["id"],
-            root_execution_id=row["root_execution_id"] or row["id"],
-            causation_id=str(row["external_id"]),
-            root_correlation_id=row["root_correlation_id"] or str(row["external_id"]),
+        id_: Lineage(
+            parent_execution_id=id_,
+            root_execution_id=root_execution_id or id_,
+            causation_id=str(external_id),
+            root_correlation_id=root_correlation_id or str(external_id),
         )
-        for row in Metadata.objects.filter(id_in(id=wanted)).values(
-            "id", "external_id", "root_execution_id", "root_correlation_id"
-        )
+        for id_, external_id, root_execution_id, root_correlation_id in _CAUSES.rows(ids=wanted)
     }
     return {gone: Lineage(parent_execution_id=gone, root_execution_id=gone) for gone in wanted} | found
 

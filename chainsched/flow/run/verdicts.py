@@ -14,12 +14,30 @@ from datetime import timedelta
 from typing import Any
 
 from chainsched.conf import get_config
+from chainsched.db.compiled import CompiledQuery, Ids
 from chainsched.db.id_in import id_in
 from chainsched.domain.outcomes import Finished
 from chainsched.domain.retry import RetryPolicy, StopRetrying, TryAgain, after_failure
 from chainsched.domain.states import ExecutionState
 from chainsched.models import Manifest
 from chainsched.models.metadata import Attempt
+
+COLUMNS = (
+    "id",
+    "external_id",
+    "schedule_type",
+    "is_one_time",
+    "once_at",
+    "max_retries",
+    "retry_delay_seconds",
+    "retry_multiplier",
+    "max_retry_delay_seconds",
+    "state__consecutive_failures",
+)
+# Both tables by their ids: PostgreSQL reads a whole one to join it to hundreds of rows of the other.
+_MANIFESTS = CompiledQuery(
+    lambda: Manifest.objects.filter(id_in(id=Ids()), id_in(state=Ids())).order_by("id").values_list(*COLUMNS)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +67,7 @@ def decide_verdicts(executions: Sequence[Attempt], finished: Mapping[int, Finish
 
 
 def _load_manifests(manifest_ids: Collection[int]) -> dict[int, dict[str, Any]]:
-    columns = (
-        "id",
-        "external_id",
-        "schedule_type",
-        "is_one_time",
-        "once_at",
-        "max_retries",
-        "retry_delay_seconds",
-        "retry_multiplier",
-        "max_retry_delay_seconds",
-        "state__consecutive_failures",
-    )
-    # Both tables by their ids: PostgreSQL reads a whole one to join it to hundreds of rows of the other.
-    known = Manifest.objects.filter(id_in(id=manifest_ids), id_in(state=manifest_ids)).order_by("id")
-    return {row["id"]: row for row in known.values(*columns)}
+    return {row[0]: dict(zip(COLUMNS, row, strict=True)) for row in _MANIFESTS.rows(ids=manifest_ids)}
 
 
 def _verdict(execution: Attempt, finished: Finished, manifest: dict[str, Any] | None) -> Verdict:

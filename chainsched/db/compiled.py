@@ -1,0 +1,251 @@
+"""Hot queries: built once for each database and, on PostgreSQL, prepared once for each session.
+
+Django takes longer to build most of them than PostgreSQL to run them, and PostgreSQL longer to plan than to run. They
+are written as querysets and SQL like all others; a ``Parameter`` stands in place of each value that changes from call
+to call, and all other values become part of the text, so that a plan that is kept can use partial indexes.
+
+A pooler that hands sessions on between transactions would run a prepared statement in a session that does not know it,
+or knows another one by its name. So statements are prepared only in sessions that lead to the server itself, which
+their key for cancelling shows, or where OPTIONS of the database set ``prepare_threshold`` to a number; with None never.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.utils import CursorWrapper
+from django.db.models import DateTimeField, Expression, Field, QuerySet
+from django.db.models.sql import UpdateQuery
+from django.db.models.sql.compiler import SQLCompiler
+
+from chainsched.conf import get_config
+
+# Django writes limits into the text; this one, which no query has, is replaced by a parameter.
+LIMIT = 987_654_321_987
+
+_PLACES = re.compile("%%|%s")
+
+_is_direct: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
+
+
+class Parameter(Expression):
+    """A value that is given with each call, under this name; it is adapted as one of the field."""
+
+    def __init__(self, name: str, field: Field[Any, Any]) -> None:
+        super().__init__(output_field=field)
+        self.name = name
+
+    def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> tuple[str, tuple[Any, ...]]:
+        return "%s", (self,)
+
+    def adapt(self, value: Any, connection: BaseDatabaseWrapper) -> Any:
+        return self.output_field.get_db_prep_value(value, connection)
+
+
+# The time that a caller has read from the database's clock.
+NOW = Parameter("now", DateTimeField())
+
+
+@dataclass(frozen=True, slots=True)
+class Ids:
+    """Ids that are given with each call, under this name, for ``id_in``. For none of them a query has no rows."""
+
+    name: str = "ids"
+
+    def adapt(self, value: Collection[int], connection: BaseDatabaseWrapper) -> str:
+        return list_of_ids(connection, value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Limit:
+    name: str = "limit"
+
+    def adapt(self, value: int, connection: BaseDatabaseWrapper) -> int:
+        return value
+
+
+Slot = Parameter | Ids | _Limit
+
+
+def list_of_ids(connection: BaseDatabaseWrapper, ids: Iterable[int]) -> str:
+    """Ids as the one parameter that ``id_in`` takes. As text: the driver would adapt a list item by item."""
+    if connection.vendor == "postgresql":
+        return f"{{{','.join(map(str, ids))}}}"
+    return json.dumps(list(ids))
+
+
+@dataclass(frozen=True, slots=True)
+class _Built:
+    """The text of a query, its parameters in their order, and the converters of its columns."""
+
+    sql: str
+    slots: Sequence[Slot]
+    converters: Sequence[tuple[int, Sequence[Callable[..., Any]], Any]]
+
+    def parameters(self, values: Mapping[str, Any], connection: BaseDatabaseWrapper) -> list[Any]:
+        # By name: lists of ids, which take time, often stand in several places.
+        adapted: dict[str, Any] = {}
+        for slot in self.slots:
+            if slot.name not in adapted:
+                adapted[slot.name] = slot.adapt(values[slot.name], connection)
+        return [adapted[slot.name] for slot in self.slots]
+
+    def converted(self, rows: list[Any], connection: BaseDatabaseWrapper) -> list[Any]:
+        if not self.converters or not rows:
+            return rows
+        columns = list(zip(*rows, strict=True))
+        for at, convert, expression in self.converters:
+            values: Iterable[Any] = columns[at]
+            for function in convert:
+                values = [function(value, expression, connection) for value in values]
+            columns[at] = tuple(values)
+        return list(zip(*columns, strict=True))
+
+
+class _Compiled:
+    """A statement that is built at its first call for each database."""
+
+    def __init__(self) -> None:
+        self._built: dict[str, _Built] = {}
+
+    def _of(self, connection: BaseDatabaseWrapper) -> _Built:
+        built = self._built.get(connection.alias)
+        if built is None:
+            built = self._built[connection.alias] = self._build(connection)
+        return built
+
+    def _build(self, connection: BaseDatabaseWrapper) -> _Built:
+        raise NotImplementedError
+
+
+class CompiledQuery(_Compiled):
+    """A queryset with ``values_list``, as a function of its parameters.
+
+    ``has_limit`` says that its number of rows is a parameter too, named ``limit``.
+    """
+
+    def __init__(self, queryset: Callable[[], QuerySet[Any, Any]], *, has_limit: bool = False) -> None:
+        super().__init__()
+        self._queryset, self._has_limit = queryset, has_limit
+
+    def rows(self, **values: Any) -> list[Any]:
+        """The rows for these values of its parameters, as tuples."""
+        connection = connections[get_config().database]
+        built = self._of(connection)
+        if any(isinstance(slot, Ids) and not values[slot.name] for slot in built.slots):
+            return []
+        with binding_cursor(connection) as cursor:
+            cursor.execute(built.sql, built.parameters(values, connection))
+            return built.converted(cursor.fetchall(), connection)
+
+    def column(self, **values: Any) -> list[Any]:
+        """The values of its only column."""
+        return [value for (value,) in self.rows(**values)]
+
+    def _build(self, connection: BaseDatabaseWrapper) -> _Built:
+        queryset = self._queryset()[:LIMIT] if self._has_limit else self._queryset()
+        compiler = queryset.query.get_compiler(connection=connection)
+        text, parameters = compiler.as_sql()
+        sql, slots = _with_literals(connection, text, parameters)
+        if self._has_limit:
+            sql, slots = sql.replace(f"LIMIT {LIMIT}", "LIMIT %s"), [*slots, _Limit()]
+        columns = [column for column, *_ in compiler.select[: compiler.col_count]]
+        converters = compiler.get_converters(columns)
+        return _Built(sql, slots, [(at, convert, column) for at, (convert, column) in converters.items()])
+
+
+class CompiledUpdate(_Compiled):
+    """An update of the rows of a queryset, as a function of its parameters."""
+
+    def __init__(self, queryset: Callable[[], QuerySet[Any, Any]], **columns: Any) -> None:
+        super().__init__()
+        self._queryset, self._columns = queryset, columns
+
+    def run(self, **values: Any) -> int:
+        """Write; returns how many rows were written."""
+        connection = connections[get_config().database]
+        built = self._of(connection)
+        if any(isinstance(slot, Ids) and not values[slot.name] for slot in built.slots):
+            return 0
+        with binding_cursor(connection) as cursor:
+            cursor.execute(built.sql, built.parameters(values, connection))
+            return int(cursor.rowcount)
+
+    def _build(self, connection: BaseDatabaseWrapper) -> _Built:
+        query: Any = self._queryset().query.chain(UpdateQuery)
+        query.add_update_values(self._columns)
+        text, parameters = query.get_compiler(connection=connection).as_sql()
+        return _Built(*_with_literals(connection, text, parameters), converters=())
+
+
+def _with_literals(connection: BaseDatabaseWrapper, text: str, parameters: Sequence[Any]) -> tuple[str, list[Slot]]:
+    """The text with all values that never change written into it, and the parameters that are left."""
+    left = iter(parameters)
+
+    def written(place: re.Match[str]) -> str:
+        if place[0] == "%%":
+            return "%%"
+        value = next(left)
+        return "%s" if isinstance(value, Slot) else _literal(connection, value)
+
+    return _PLACES.sub(written, text), [value for value in parameters if isinstance(value, Slot)]
+
+
+def _literal(connection: BaseDatabaseWrapper, value: Any) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, bool):
+        return str(value).upper() if connection.vendor == "postgresql" else str(int(value))
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, list) and connection.vendor == "postgresql":
+        return f"'{list_of_ids(connection, value)}'"
+    if isinstance(value, str) and "\\" not in value:
+        return "'" + value.replace("'", "''").replace("%", "%%") + "'"
+    raise TypeError(f"{value!r} cannot be written into a statement: make it a Parameter")
+
+
+def binding_cursor(connection: BaseDatabaseWrapper) -> CursorWrapper:
+    """A cursor that prepares its statements, where that is safe.
+
+    On SQLite it is Django's own, as the driver keeps statements anyway; and where Django logs statements, which it can
+    only show with their values if it has written these into them.
+    """
+    if connection.vendor != "postgresql" or connection.queries_logged:
+        return connection.cursor()
+    connection.ensure_connection()
+    wrapping: Any = connection
+    cursor: CursorWrapper = wrapping._prepare_cursor(_postgres_cursor(connection))  # noqa: SLF001 - as Django wraps its own
+    return cursor
+
+
+def _postgres_cursor(connection: BaseDatabaseWrapper) -> Any:
+    # Only here: on SQLite the driver may be missing.
+    from chainsched.db.compiled_cursor import PreparingCursor  # noqa: PLC0415
+
+    with connection.wrap_database_errors:
+        return PreparingCursor(connection.connection, is_preparing=_may_prepare(connection))
+
+
+def _may_prepare(connection: BaseDatabaseWrapper) -> bool:
+    options = connection.settings_dict["OPTIONS"]
+    if "prepare_threshold" in options:
+        return options["prepare_threshold"] is not None
+    session: Any = connection.connection
+    is_direct = _is_direct.get(session)
+    if is_direct is None:
+        is_direct = _is_direct[session] = _leads_to_the_server(session)
+    return is_direct
+
+
+def _leads_to_the_server(session: Any) -> bool:
+    """Whether the server knows the session by the process id that the client was given; a pooler makes one up."""
+    with session.cursor() as cursor:
+        return bool(cursor.execute("SELECT pg_backend_pid()").fetchone()[0] == session.info.backend_pid)
