@@ -49,13 +49,6 @@ GUARDS = {
         (*SHORT, *CALM, "--kinds", "nap"),
         ("limits hold, by rows", "limits hold, by witness"),
     ),
-    "claim lock": Guard(
-        "one worker claims a row: SKIP LOCKED, and the state that the update names",
-        sabotage.claim_without_lock,
-        # Longer than one of the two workers may be frozen.
-        (*LONGER, *CALM, "--patience", "20", "--kinds", "nap"),
-        ("no overlap of a manifest with itself, by witness",),
-    ),
     "one open item": Guard(
         "a manifest is queued and run once at a time: the manager's row lock, and both unique indexes",
         sabotage.queue_without_lock,
@@ -178,11 +171,11 @@ GUARDS = {
         (*LONGER, *RESTARTED, "--patience", "8", "--kinds", "nap"),
         ("no process is idle", "work resumes", "nothing is left open"),
     ),
-    "claims that never began": Guard(
-        "a claim that a lost process had not begun uses no attempt",
-        sabotage.count_unstarted_claims,
-        (*LONGER, *SUPERVISORS_KILLED, "--kinds", "nap"),
-        ("unstarted claims use no attempt",),
+    "rows of running jobs": Guard(
+        "a worker returns only jobs that it has not begun",
+        sabotage.return_running_jobs,
+        (*LONGER, *CALM, "--kinds", "nap"),
+        ("runs have their rows",),
     ),
     "activations": Guard(
         "a child that a run activates is queued",

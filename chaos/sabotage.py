@@ -14,14 +14,11 @@ from dataclasses import replace
 from typing import Any
 
 from django.db import connection, connections
-from django.db.models import F
 
 from chainsched.db import audit_guard, bulk
-from chainsched.db.clock import database_now
 from chainsched.domain import joins, outcomes
 from chainsched.domain.due import Facts
 from chainsched.domain.joins import Standing
-from chainsched.domain.run_context import CLAIM_COLUMNS
 from chainsched.flow.maintain import reap
 from chainsched.flow.run import activate, alarm, dispatch, enqueue, evaluate, fold_notes, hand_on, record
 from chainsched.flow.run.consume import Due
@@ -38,7 +35,6 @@ from chainsched.runtime.process.signal_thread import SignalThread
 from chainsched.runtime.workers import fork_server, process_runner
 from chainsched.runtime.workers.child_main import ChildProcess
 from chainsched.runtime.workers.fork_server import _ForkServerProcess
-from chainsched.runtime.workers.process_runner import ProcessRunner
 from chainsched.runtime.workers.protocol import CHUNK, Decoder
 from chainsched.runtime.workers.timeouts import Timeouts
 
@@ -52,18 +48,6 @@ def dispatch_without_lock() -> None:
 
     _patch(NamedLockQuerySet, "hold", look)
     _patch(dispatch, "_create", _slowed(dispatch._create))
-
-
-def claim_without_lock() -> None:
-    def claim(self: MetadataQuerySet, *, process: Any, workflows: Any, limit: int, **_: Any) -> list[tuple[Any, ...]]:
-        ids = list(self.pending().filter(workflow__in=workflows).in_claim_order().values_list("id", flat=True)[:limit])
-        time.sleep(MOMENT)
-        now = database_now()
-        rows = self.active().filter(id__in=ids)
-        rows.update(state="in_progress", process=process, claimed_at=now, started_at=now, claims=F("claims") + 1)
-        return list(rows.values_list(*CLAIM_COLUMNS.values()))
-
-    _patch(MetadataQuerySet, "claim", claim)
 
 
 def activate_without_fence() -> None:
@@ -242,10 +226,13 @@ def hang_on_trouble() -> None:
     _patch(Poller, "_recover", hang)
 
 
-def count_unstarted_claims() -> None:
-    _patch(reap, "_never_began", lambda _: False)
-    # So that a kill hits jobs that were claimed a moment ago.
-    _patch(ProcessRunner, "start", _slowed(ProcessRunner.start))
+def return_running_jobs() -> None:
+    real = MetadataQuerySet.unknown_to
+
+    def know_nothing(self: MetadataQuerySet, process: Any, **_: Any) -> list[int]:
+        return real(self, process, known=())
+
+    _patch(MetadataQuerySet, "unknown_to", know_nothing)
 
 
 def forget_activations() -> None:

@@ -342,6 +342,8 @@ class TestTheTaskServer:
         class Server:
             def known_workflows(self, *, now): ...
             def recent_workflows(self, *, now): ...
+            def room(self, *, now): ...
+            def take(self, *, process, workflows, limit): ...
             def submit(self, execution_ids): ...
     """
 
@@ -401,7 +403,7 @@ class TestTheTaskServer:
                 def known_workflows(self, *, now): ...
         """)
         (problem,) = find_problems({"TASK_SERVER": self.PATH})
-        assert "the class lacks recent_workflows, submit. Define each" in problem
+        assert "the class lacks recent_workflows, room, submit, take. Define each" in problem
 
     def test_a_method_that_only_the_interface_declares_is_missing(self, write):
         write("""
@@ -411,7 +413,7 @@ class TestTheTaskServer:
                 def submit(self, execution_ids): ...
         """)
         (problem,) = find_problems({"TASK_SERVER": self.PATH})
-        assert "the class lacks known_workflows, recent_workflows." in problem
+        assert "the class lacks known_workflows, recent_workflows, room, take." in problem
 
     def test_it_is_reported_together_with_all_other_problems(self):
         stated = {"TASK_SERVER": "no_such_shop.servers.Server", "MAX_RETRIES": "3", "PROCESS_EXPIRY": 9, "LISTENN": 1}

@@ -44,18 +44,47 @@ class Candidate:
     turn: int
 
 
+@dataclass(frozen=True, slots=True)
+class Active:
+    """How many executions are pending or in progress: by group, and by the process that has them, if one has."""
+
+    by_group: Mapping[int | None, int] = field(default_factory=dict)
+    by_process: Mapping[int | None, int] = field(default_factory=dict)
+
+    def running(self, slots: Mapping[int, int]) -> int:
+        """How many of them may run at this moment.
+
+        A process runs no more at once than it has ``slots``; the others wait in its children for these. One that
+        states no slots counts with all it has.
+        """
+        return sum(
+            number if process_id is None else min(number, slots.get(process_id, number))
+            for process_id, number in self.by_process.items()
+        )
+
+
 def room(
     *,
     max_active: int | None,
     limits: Mapping[int, int | None],
     disabled: Iterable[int],
-    active: Mapping[int | None, int],
+    active: Active,
+    slots: Mapping[int, int],
+    taker_id: int | None = None,
 ) -> Room:
-    """The free places, from the limits and the active executions; a lowered limit never makes them negative."""
-    total = UNLIMITED if max_active is None else max(max_active - sum(active.values()), 0)
+    """The free places, from the limits and the active executions; a lowered limit never makes them negative.
+
+    A process that takes rows for itself may take any number if there is room for each of its slots.
+    """
     groups = {
-        group_id: max(limit - active.get(group_id, 0), 0) for group_id, limit in limits.items() if limit is not None
+        group_id: max(limit - active.by_group.get(group_id, 0), 0)
+        for group_id, limit in limits.items()
+        if limit is not None
     }
+    total = UNLIMITED if max_active is None else max(max_active - active.running(slots), 0)
+    if total is not UNLIMITED and taker_id is not None and taker_id in slots:
+        idle = max(slots[taker_id] - active.by_process.get(taker_id, 0), 0)
+        total = UNLIMITED if total >= idle else total
     return Room(total=total, groups=groups | dict.fromkeys(disabled, 0))
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-# Seconds of work that may wait for a child in addition to the job it runs, so that short jobs keep the child busy.
-AHEAD_SECONDS = 0.5
+# Seconds of work that may wait for a child in addition to the job it runs, so that short jobs keep the child busy. All
+# of it counts as lost if the process is killed.
+AHEAD_SECONDS = 0.05
 MAX_AHEAD = 500
 # Below this, the run time of a job cannot be distinguished from the time to send it to its child.
 SHORTEST = 1e-4

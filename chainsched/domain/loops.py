@@ -29,11 +29,11 @@ class Loop:
 LOOPS = {
     loop.name: loop
     for loop in (
-        Loop("reaper", "reap_interval", wakes=("dispatcher", "manager"), is_vital=True),
+        Loop("reaper", "reap_interval", wakes=("dispatcher", "manager", WORKER), is_vital=True),
         Loop("reconciler", "reconcile_interval", wakes=("manager",)),
         Loop("cleaner", "cleanup_interval"),
-        Loop("bulk_decisions", "bulk_decisions_interval", wakes=("manager", "dispatcher")),
-        Loop("manager", "manager_interval", wakes=("dispatcher",), is_vital=True),
+        Loop("bulk_decisions", "bulk_decisions_interval", wakes=("manager", "dispatcher", WORKER)),
+        Loop("manager", "manager_interval", wakes=("dispatcher", WORKER), is_vital=True),
         Loop("dispatcher", "dispatcher_interval", wakes=(WORKER,), is_vital=True),
     )
 }

@@ -392,6 +392,7 @@ class Migration(migrations.Migration):
                 ('host', models.CharField(help_text='The name of the host it runs on.', max_length=255)),
                 ('pid', models.PositiveIntegerField(help_text='Its process id there.')),
                 ('workflows', models.JSONField(default=list, help_text='The names of the workflows that it can run.')),
+                ('slots', models.PositiveIntegerField(blank=True, help_text='How many jobs it runs at once; empty if it states no number.', null=True)),
                 ('turns', models.JSONField(blank=True, db_default=models.Value({}, models.JSONField()), default=dict, help_text='When each of its loops last took a turn.')),
                 ('deaf_since', models.DateTimeField(blank=True, help_text='Since when it hears no notices of other processes; empty while it does.', null=True)),
                 ('signals', models.JSONField(blank=True, db_default=models.Value({}, models.JSONField()), default=dict, help_text='How many of its signals wait for receivers, for how long, and how many were dropped.')),

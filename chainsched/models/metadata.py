@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Collection
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -17,6 +18,7 @@ from chainsched.db import audit_guard, bulk
 from chainsched.db.compiled import CompiledQuery, Ids
 from chainsched.db.fields import IdList, PinnedManager, StoredInput, choices, one_of, reference, values
 from chainsched.db.id_in import id_in
+from chainsched.domain.capacity import Active
 from chainsched.domain.states import ACTIVE_STATES, TERMINAL_STATES, ExecutionState, Source
 from chainsched.exceptions import ExecutionIsFinal
 from chainsched.models.manifest import Manifest
@@ -64,7 +66,17 @@ class MetadataQuerySet(ClaimQuerySet):
 
     def active_by_group(self) -> dict[int | None, int]:
         """How many executions each group has pending or running, counted from the rows themselves."""
-        return dict(_ACTIVE_BY_GROUP.rows())
+        counted = self.active().values_list("group_id").order_by().annotate(active=models.Count("id"))
+        return dict(counted)
+
+    def count_active(self) -> Active:
+        """How many executions are pending or in progress, by group and by process, counted from the rows."""
+        by_group: Counter[int | None] = Counter()
+        by_process: Counter[int | None] = Counter()
+        for group_id, process_id, number in _ACTIVE.rows():
+            by_group[group_id] += number
+            by_process[process_id] += number
+        return Active(by_group, by_process)
 
     def lock_active_of(self, manifest_ids: Collection[int]) -> list[Metadata]:
         """Lock the pending and running executions of these manifests, so that no process claims or ends them."""
@@ -169,8 +181,10 @@ _LOCK_FREE_ATTEMPTS = CompiledQuery(lambda: _attempts(is_waiting=False))
 _MANIFESTS_OF = CompiledQuery(
     lambda: Metadata.objects.filter(id_in(id=Ids()), manifest__isnull=False).values_list("manifest_id")
 )
-_ACTIVE_BY_GROUP = CompiledQuery(
-    lambda: Metadata.objects.active().values_list("group_id").order_by().annotate(active=models.Count("id"))
+_ACTIVE = CompiledQuery(
+    lambda: (
+        Metadata.objects.active().values_list("group_id", "process_id").order_by().annotate(active=models.Count("id"))
+    )
 )
 
 

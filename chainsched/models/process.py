@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 from django.db import models
 from django.db.models import Q
 
+from chainsched.db.compiled import CompiledQuery, Parameter
 from chainsched.db.fields import PinnedManager
 
+PROCESS_ID = Parameter("process_id", models.BigIntegerField())
 IS_TRUSTED = Q(lost_at__isnull=True, stopped_at__isnull=True)
 
 
@@ -21,6 +23,10 @@ class ProcessQuerySet(models.QuerySet["Process"]):
     def trusted(self) -> ProcessQuerySet:
         """Those that were not declared lost and have not stopped: only these may claim and finish."""
         return self.filter(IS_TRUSTED)
+
+    def is_trusted(self, process: Process) -> bool:
+        """Whether this process may claim and finish."""
+        return bool(_TRUSTED.rows(process_id=process.pk))
 
     def alive(self, *, beaten_since: datetime) -> ProcessQuerySet:
         return self.trusted().filter(heartbeat_at__gte=beaten_since)
@@ -47,6 +53,10 @@ class ProcessQuerySet(models.QuerySet["Process"]):
         columns = {"heartbeat_at": now, "turns": turned, "deaf_since": deaf_since, "signals": dict(signals or {})}
         return self.trusted().filter(pk=process.pk).update(**columns) == 1
 
+    def slots_by_process(self) -> dict[int, int]:
+        """How many jobs each process runs at once, of those that state it and have not stopped in an orderly way."""
+        return dict(_SLOTS.rows())
+
     def heartbeats(self) -> dict[int, datetime]:
         """The last heartbeat of each process that is trusted."""
         return dict(self.trusted().values_list("pk", "heartbeat_at"))
@@ -60,6 +70,12 @@ class ProcessQuerySet(models.QuerySet["Process"]):
         return sum(trusted.filter(pk=pk, heartbeat_at=at).update(lost_at=now) for pk, at in sorted(silent.items()))
 
 
+_SLOTS = CompiledQuery(
+    lambda: Process.objects.filter(slots__isnull=False, stopped_at__isnull=True).values_list("pk", "slots")
+)
+_TRUSTED = CompiledQuery(lambda: Process.objects.trusted().filter(pk=PROCESS_ID).values_list("pk"))
+
+
 class Process(models.Model):
     """A running scheduler or worker."""
 
@@ -70,6 +86,9 @@ class Process(models.Model):
     host = models.CharField(max_length=255, help_text="The name of the host it runs on.")
     pid = models.PositiveIntegerField(help_text="Its process id there.")
     workflows = models.JSONField(default=list, help_text="The names of the workflows that it can run.")
+    slots = models.PositiveIntegerField(
+        null=True, blank=True, help_text="How many jobs it runs at once; empty if it states no number."
+    )
     turns = models.JSONField(
         default=dict,
         blank=True,

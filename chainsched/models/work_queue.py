@@ -12,6 +12,7 @@ from django.db import models
 from django.db.models import F, Q
 
 from chainsched.db import bulk
+from chainsched.db.compiled import CompiledQuery
 from chainsched.db.fields import IdList, PinnedManager, choices, knows, one_of, reference
 from chainsched.db.id_in import id_in
 from chainsched.domain.known import Kinds
@@ -74,6 +75,10 @@ class WorkQueueQuerySet(models.QuerySet["WorkQueue"]):
         is_time = Q(not_before__isnull=True) | Q(not_before__lte=now)
         is_manifest_known = Q(manifest__isnull=True) | knows(MANIFEST_KINDS, path="manifest__")
         return self.in_line().known().filter(is_time, releases_queued_row(), is_manifest_known)
+
+    def has_any_in_line(self) -> bool:
+        """Whether any row takes part in dispatch."""
+        return bool(_ANY_IN_LINE.rows(limit=1))
 
     def ahead_of(self, row: WorkQueue) -> WorkQueueQuerySet:
         """The rows that come before this one in the order of dispatch."""
@@ -220,6 +225,9 @@ class WorkQueueQuerySet(models.QuerySet["WorkQueue"]):
             for id_, number in claims.items()
         ]
         return bulk.update(WorkQueue, rows, where={"status": QueueStatus.DISPATCHED})
+
+
+_ANY_IN_LINE = CompiledQuery(lambda: WorkQueue.objects.in_line().in_order().values_list("id"), has_limit=True)
 
 
 class WorkQueue(QueueActions, models.Model):

@@ -1,4 +1,4 @@
-"""Task servers: each runs the executions that the dispatcher has dispatched."""
+"""Task servers: each runs what is dispatched. Its workers take work for themselves, or the dispatcher submits it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,16 @@ from typing import Protocol, cast
 from django.utils.functional import SimpleLazyObject
 
 from chainsched.conf import load_server
+from chainsched.domain.run_context import Claim
+from chainsched.models import Process
 
 
 class TaskServer(Protocol):
-    """Runs executions that were dispatched."""
+    """Runs executions.
+
+    Workers of a server that *pulls* take queued rows for themselves. To one that is *pushed to* the dispatcher submits
+    pending executions as far as it has room; it claims them by their ids.
+    """
 
     @abstractmethod
     def known_workflows(self, *, now: datetime) -> Collection[str]:
@@ -22,12 +28,25 @@ class TaskServer(Protocol):
 
     @abstractmethod
     def recent_workflows(self, *, now: datetime) -> Collection[str]:
-        """The names it can run, or could until a short time ago; pending executions that name another go back."""
+        """The names of which it still claims pending executions; those that name another go back to the queue."""
+        ...
+
+    @abstractmethod
+    def room(self, *, now: datetime) -> int | None:
+        """How many executions it may be given now; None if the limits of chainsched alone decide."""
+        ...
+
+    @abstractmethod
+    def take(self, *, process: Process, workflows: Collection[str], limit: int) -> Sequence[Claim]:
+        """Work that a worker takes for itself, at most so much; nothing from a server that is pushed to."""
         ...
 
     @abstractmethod
     def submit(self, execution_ids: Sequence[int]) -> None:
-        """Take over these pending executions; called at the end of each turn, so there may be none."""
+        """Take over these pending executions; called at the end of each turn, so there may be none.
+
+        Executions that are still unclaimed after a while are submitted again.
+        """
         ...
 
 

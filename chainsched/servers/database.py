@@ -1,4 +1,4 @@
-"""The default server: workers claim pending rows from the database by themselves."""
+"""The default server: workers take queued rows from the database for themselves."""
 
 from __future__ import annotations
 
@@ -6,23 +6,32 @@ from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
 from chainsched.conf import get_config
+from chainsched.domain.run_context import Claim
+from chainsched.flow.operate.take import take
 from chainsched.models import Process
 from chainsched.models.process import ProcessQuerySet
 from chainsched.servers import TaskServer
 
 
 class DatabaseServer(TaskServer):
-    """Leaves the rows where workers find them."""
+    """Leaves the queue to the workers."""
 
     def known_workflows(self, *, now: datetime) -> Collection[str]:
         return _names(Process.objects.alive(beaten_since=_one_expiry_before(now)))
 
     def recent_workflows(self, *, now: datetime) -> Collection[str]:
-        """Includes workers that stopped within one expiry: most of them are being restarted."""
-        return _names(Process.objects.with_heartbeat(since=_one_expiry_before(now)))
+        """None: an execution that another server has left pending goes back to the queue."""
+        return ()
+
+    def room(self, *, now: datetime) -> int | None:
+        """None at all: workers take what they can start."""
+        return 0
+
+    def take(self, *, process: Process, workflows: Collection[str], limit: int) -> Sequence[Claim]:
+        return take(process=process, workflows=workflows, limit=limit)
 
     def submit(self, execution_ids: Sequence[int]) -> None:
-        """Do nothing: a pending row is all that a worker needs."""
+        """Do nothing: it is given none."""
 
 
 def _one_expiry_before(now: datetime) -> datetime:

@@ -9,6 +9,7 @@ from datetime import datetime
 
 from chainsched.db.clock import database_now
 from chainsched.domain.outcomes import Finished
+from chainsched.domain.run_context import Claim
 from chainsched.flow.run.claim import claim
 from chainsched.flow.run.execute import execute_here
 from chainsched.flow.run.record import record
@@ -26,6 +27,13 @@ class InlineServer(TaskServer):
     def recent_workflows(self, *, now: datetime) -> Collection[str]:
         return registry.names()
 
+    def room(self, *, now: datetime) -> int | None:
+        return None
+
+    def take(self, *, process: Process, workflows: Collection[str], limit: int) -> Sequence[Claim]:
+        """Nothing: the dispatcher's own process runs all of it."""
+        return []
+
     def submit(self, execution_ids: Sequence[int]) -> None:
         if not execution_ids:
             return
@@ -33,6 +41,7 @@ class InlineServer(TaskServer):
         process = Process.objects.create(
             kind="inline", host=socket.gethostname(), pid=os.getpid(), started_at=now, heartbeat_at=now
         )
-        while claims := claim(process=process, workflows=registry.names(), limit=1):
+        for execution_id in execution_ids:
+            claims = claim(process=process, workflows=registry.names(), limit=1, execution_ids=[execution_id])
             record([Finished(item.execution_id, execute_here(item)) for item in claims], by=process, now=database_now())
         Process.objects.filter(pk=process.pk).update(stopped_at=database_now())

@@ -166,9 +166,9 @@ NOTICED = [
         id="a job that failed by itself and is no poison",
     ),
     pytest.param(
-        "unstarted claims use no attempt",
-        held(executions=[execution(1, state="failed", failure="lost"), execution(2, begin=2, end=3)], runs=[run(2)]),
-        id="an attempt for a claim that had not begun",
+        "runs have their rows",
+        held(executions=[execution(2, begin=2, end=3)], runs=[run(1), run(2)]),
+        id="a run that began and has no row",
     ),
     pytest.param(
         "overlong runs are ended",
@@ -217,7 +217,7 @@ NOTICED = [
         id="a group with one execution too many",
     ),
     pytest.param(
-        "limits hold, by rows",
+        "limits hold, by witness",
         evidence(
             *(Expected(name, "broad") for name in "abcd"),
             executions=[execution(number, name, group="broad") for number, name in enumerate("abcd", 1)],

@@ -18,7 +18,7 @@ from chaos.__main__ import main
         (["--patience", "-1"], "'-1' is not a number above 0"),
         (["--kinds", "nap", "trap"], "invalid choice: 'trap'"),
         (["--killed", "moon"], "invalid choice: 'moon'"),
-        (["--prove", "luck"], "there is no guard 'luck'; there are: dispatch lock, claim lock"),
+        (["--prove", "luck"], "there is no guard 'luck'; there are: dispatch lock, one open item"),
     ],
 )
 def test_nonsense_is_refused_in_words(arguments, words, capsys, monkeypatch):

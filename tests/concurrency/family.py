@@ -10,9 +10,9 @@ from chainsched import Cron, GiveUp, RunCondition
 from chainsched.domain import outcomes
 from chainsched.domain.outcomes import Finished, Outcome
 from chainsched.domain.results import Cancelled
-from chainsched.flow.maintain.recall import recall
+from chainsched.flow.maintain.recall import give_back, recall
 from chainsched.flow.run.activate import activate
-from chainsched.flow.run.claim import claim, hand_back
+from chainsched.flow.run.claim import claim
 from chainsched.flow.run.dispatch import dispatch
 from chainsched.flow.run.evaluate import evaluate
 from chainsched.flow.run.fold_notes import fold_notes, settle
@@ -225,8 +225,9 @@ class Family:
         names = registry.names()
         return lambda: claim(process=worker or self.worker, workflows=names, limit=100, now=self.bench.now)
 
-    def hand_back(self) -> int:
-        return hand_back(process=self.worker, known=[])
+    def give_back(self) -> set[int]:
+        held = Metadata.objects.unknown_to(self.worker, known=[])
+        return give_back(held, process=self.worker, now=self.bench.now)
 
     def reap(self) -> Any:
         return reap_silent(now=self.bench.now)

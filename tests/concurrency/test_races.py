@@ -216,7 +216,7 @@ OTHERS = [
     ),
     Race("acknowledge", "trigger", Family.member_is_given_up, lambda f: (f.letter.acknowledge, manifest("a").trigger)),
     Race("reap", "claim", Family.worker_is_silent_before_it_claims, lambda f: (f.reap, f.claim())),
-    Race("reap", "hand back", Family.worker_is_silent, lambda f: (f.reap, f.hand_back)),
+    Race("reap", "give back", Family.worker_is_silent, lambda f: (f.reap, f.give_back)),
     Race("reap", "reap", Family.worker_is_silent, lambda f: (f.reap, f.reap)),
     Race("recall", "dispatch", Family.members_are_dispatched, lambda f: (f.recall, f.dispatch)),
     Race("recall", "trigger", Family.members_are_dispatched, lambda f: (f.recall, manifest("a").trigger)),

@@ -15,8 +15,9 @@ from chainsched.domain import outcomes
 from chainsched.domain.joins import JoinOutcome
 from chainsched.domain.outcomes import Finished
 from chainsched.domain.states import BulkDecisionStatus, BulkDecisionVerb, ExecutionState
+from chainsched.flow.maintain.recall import give_back
 from chainsched.flow.operate.bulk_decisions import carry_out, request_bulk_decision
-from chainsched.flow.run.claim import begin, claim, note_progress, release
+from chainsched.flow.run.claim import claim, note_progress
 from chainsched.flow.run.dispatch import dispatch
 from chainsched.flow.run.evaluate import evaluate
 from chainsched.flow.run.fold_notes import settle
@@ -232,6 +233,22 @@ def impatience(monkeypatch):
         monkeypatch.setattr(locks, name, "200ms")
 
 
+def take_some(number):
+    """A process, and the ids of so many executions that it has taken from the queue."""
+    process = make_process()
+    for _ in range(number):
+        make_queue_row(make_manifest(state={}))
+    return process, list(dispatch(workflows=["testapp.ping"], taker=process).execution_ids)
+
+
+def lock_execution(execution_id):
+    Metadata.objects.lock_active([execution_id])
+
+
+def lock_state(execution_id):
+    ManifestState.objects.lock(Metadata.objects.manifests_of([execution_id]))
+
+
 def run_some(number):
     """A process, and so many executions that it runs."""
     process = make_process()
@@ -288,20 +305,17 @@ def test_a_result_waits_for_no_relative_that_another_transaction_holds(relative)
 
 
 @pytest.mark.postgres
-def test_one_held_execution_delays_its_own_beginning_and_release_alone():
-    process, running = run_some(2)
-    Metadata.objects.update(claimed_at=NOW)
-    held, free = (execution.id for execution in running)
+@pytest.mark.parametrize("lock", [lock_execution, lock_state], ids=["execution", "state"])
+def test_one_held_row_delays_the_return_of_its_own_execution_alone(lock):
+    process, running = take_some(2)
+    held, _ = running
     with transaction.atomic():
-        Metadata.objects.lock_active([held])
-        at_once(lambda: begin({held: 1.0, free: 1.0}, process=process))
-        assert set(Metadata.objects.filter(started_at__isnull=True).values_list("id", flat=True)) == {held}
-        Metadata.objects.update(started_at=None)
-    with transaction.atomic():
-        Metadata.objects.lock_active([held])
-        assert at_once(lambda: release([held, free], process=process)) == [{held}]
-    assert release([held], process=process) == set()
-    assert Metadata.objects.pending().count() == 2
+        lock(held)
+        assert at_once(lambda: give_back(running, process=process, now=NOW)) == [{held}]
+        assert set(Metadata.objects.values_list("id", flat=True)) == {held}
+    assert give_back([held], process=process, now=NOW) == set()
+    assert WorkQueue.objects.queued().count() == 2
+    assert not Metadata.objects.exists()
 
 
 @pytest.mark.postgres

@@ -9,9 +9,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chainsched.domain.capacity import Candidate, Room, admit, advance_turns, assign_turns, effective_priority, room
+from chainsched.domain.capacity import (
+    Active,
+    Candidate,
+    Room,
+    admit,
+    advance_turns,
+    assign_turns,
+    effective_priority,
+    room,
+)
 
 A, B, C = 1, 2, 3
+
+
+def pending(by_group: dict[int | None, int]) -> Active:
+    """Executions that no process has yet."""
+    return Active(by_group=by_group, by_process={None: sum(by_group.values())})
 
 
 def queue(*group_ids: int | None) -> list[Candidate]:
@@ -64,12 +78,31 @@ def test_the_same_rows_are_returned_in_the_given_order():
     ],
 )
 def test_room_is_what_the_limits_leave(max_active, limits, disabled, active, left):
-    found = room(max_active=max_active, limits=limits, disabled=disabled, active=active)
+    found = room(max_active=max_active, limits=limits, disabled=disabled, active=pending(active), slots={})
     assert (found.total, found.groups) == left
 
 
+@pytest.mark.parametrize(
+    ("by_process", "taker_id", "total"),
+    [
+        pytest.param({1: 7}, None, 8, id="a process counts with no more than its slots"),
+        pytest.param({1: 1}, None, 9, id="and with no more than it has"),
+        pytest.param({3: 7}, None, 3, id="one that states no slots counts with all"),
+        pytest.param({None: 4, 1: 7}, None, 4, id="what waits for a process counts"),
+        pytest.param({1: 2, 2: 4}, 1, None, id="one whose slots are all counted may take more for them"),
+        pytest.param({1: 0, 2: 4}, 1, None, id="and one whose slots all have room"),
+        pytest.param({1: 0, 2: 4, 3: 5}, 1, 1, id="one whose slots have no room for all takes as many as there is"),
+        pytest.param({1: 2, 3: 9}, 1, None, id="at the limit its children go on"),
+        pytest.param({1: 1, 3: 9}, 1, 0, id="at the limit no further child begins"),
+    ],
+)
+def test_a_process_counts_with_the_jobs_that_it_runs_at_once(by_process, taker_id, total):
+    active, slots = Active(by_process=by_process), {1: 2, 2: 4}
+    assert room(max_active=10, limits={}, disabled=[], active=active, slots=slots, taker_id=taker_id).total == total
+
+
 def test_full_groups_are_named_so_that_their_rows_are_not_read():
-    left = room(max_active=10, limits={A: 2, B: 1}, disabled=[C], active={A: 1, B: 1})
+    left = room(max_active=10, limits={A: 2, B: 1}, disabled=[C], active=pending({A: 1, B: 1}), slots={})
     assert left.full_groups == {B, C}
 
 
@@ -81,7 +114,7 @@ def test_full_groups_are_named_so_that_their_rows_are_not_read():
     waiting=st.lists(st.none() | st.integers(1, 3), max_size=20),
 )
 def test_no_turn_breaks_a_limit_and_room_is_never_negative(max_active, limits, disabled, active, waiting):
-    left = room(max_active=max_active, limits=limits, disabled=disabled, active=active)
+    left = room(max_active=max_active, limits=limits, disabled=disabled, active=pending(active), slots={})
     started = Counter(admitted_groups(queue(*waiting), left))
     for group_id, count in started.items():
         limit = limits.get(group_id) if group_id is not None else None

@@ -68,6 +68,9 @@ class Run(Row):
     priority: int = 0
     process: int | None = None
     is_told_to_stop: bool = False
+    # The row that it was, and whether it has done anything yet.
+    row: Row | None = None
+    has_acted: bool = False
 
 
 @dataclass
@@ -338,6 +341,7 @@ class Model:
         return job.request is not None and job.request.input is not None and self.is_behind(job)
 
     def activate(self, by: Run, child: Job) -> bool:
+        by.has_acted = True
         if child.is_open:
             return False
         self._open(child, "activation", self.now, input=child.input, parent=by.id)
@@ -407,6 +411,7 @@ class Model:
             id=execution_id,
             group=job.group,
             priority=self.rank(job),
+            row=row,
         )
         self.roots[execution_id] = row.root
 
@@ -431,11 +436,27 @@ class Model:
             run.process = process
         return sorted(run.id for run in taken)
 
-    def hand_back(self, process: int, *, known: Iterable[int]) -> int:
-        strays = [run for run in self.running(process) if run.id not in known]
-        for run in strays:
-            run.process = None
-        return len(strays)
+    def take(self, process: int, started: Sequence[tuple[str, int]]) -> None:
+        """A process took these for itself: what the dispatcher would have started; nothing once it is lost."""
+        if process not in self.heartbeats:
+            assert not started
+            return
+        self.dispatch(started)
+        for name, _ in started:
+            run = self.jobs[name].run
+            assert run is not None
+            run.process = process
+
+    def give_back(self, run: Run) -> None:
+        """It has not begun: its row waits again; told to stop it ends, and without its manifest it is lost."""
+        if run.process not in self.heartbeats:
+            return
+        if run.is_told_to_stop:
+            self._end(run, CANCELLED)
+        elif run.id in self.orphans:
+            self._end(run, LOST)
+        else:
+            self.jobs[run.name].run, self.jobs[run.name].row = None, run.row
 
     def finish(self, process: int, results: Iterable[tuple[int, str]]) -> list[int]:
         """Which results count: those of runs that the process still holds, if nobody declared it lost."""

@@ -17,6 +17,7 @@ from chainsched.models import Manifest, ManifestGroup, Metadata, Process, WorkQu
 from chainsched.registry import registry
 from chainsched.runtime.loops.reaper import Reaper
 from chainsched.servers import get_server
+from chainsched.servers.database import DatabaseServer
 from chainsched.testing import Workbench
 from tests.drive import executions_of, manifest, run_on, start_running
 from tests.factories import make_process, make_queue_row
@@ -259,8 +260,9 @@ class TestObstacles:
         assert self.turn(bench) == 1
         assert (len(executions_of("other")), len(executions_of("job"))) == (1, 0)
 
-    def test_what_was_dispatched_for_workers_that_were_rolled_back_blocks_nobody(self, bench, settings):
-        """An old scheduler and a new worker, which takes jobs that only the new code knows and then goes away."""
+    def test_what_was_dispatched_for_workers_that_were_rolled_back_blocks_nobody(self, bench, settings, monkeypatch):
+        """A server that is pushed to, and a new worker of it, which alone knows the new code and then goes away."""
+        monkeypatch.setattr(DatabaseServer, "recent_workflows", DatabaseServer.known_workflows)
         settings.CHAINSCHED = {"MAX_ACTIVE_JOBS": 5}
         make_process(workflows=["testapp.ping"], heartbeat_at=bench.now + timedelta(hours=1))
         rolled_out = make_process(workflows=["testapp.copy"], heartbeat_at=bench.now)

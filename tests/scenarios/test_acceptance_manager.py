@@ -14,11 +14,14 @@ from chainsched.domain.due import IN_WORDS, Reason
 from chainsched.domain.results import Answer, Cancelled
 from chainsched.domain.states import ExecutionState, ScheduleType, Source
 from chainsched.flow.maintain.fsck import reconcile
+from chainsched.flow.maintain.recall import give_back
 from chainsched.flow.run import enqueue
+from chainsched.flow.run.dispatch import dispatch
 from chainsched.flow.run.evaluate import evaluate
 from chainsched.flow.run.fold_notes import settle
 from chainsched.flow.schedule.declare import Schedules
 from chainsched.models import DeadLetter, Manifest, ManifestGroup, ManifestState, Metadata, WorkQueue
+from chainsched.registry import registry
 from chainsched.testing import Workbench
 from tests.drive import alarm_of, executions_of, manifest, reap_silent, run_on, start_running
 from tests.factories import (
@@ -648,14 +651,13 @@ def one_time_job_cancelled_in_the_queue(bench: Workbench) -> datetime | None:
     return None
 
 
-def claim_given_back(bench: Workbench) -> datetime | None:
-    """A claim whose run never began is pending again, and counts as nothing."""
+def work_given_back(bench: Workbench) -> datetime | None:
+    """Work that a worker took and did not begin waits again, and counts as nothing."""
     Manifest.objects.schedule(ping, "job", None, Every.minutes(5))
     bench.manage()
-    bench.dispatch()
-    dead = make_process(heartbeat_at=bench.now - timedelta(hours=1))
-    Metadata.objects.update(state=ExecutionState.IN_PROGRESS, process=dead, claimed_at=bench.now)
-    assert reap_silent(now=bench.now).released == 1
+    worker = make_process(workflows=registry.names())
+    taken = dispatch(workflows=registry.names(), now=bench.now, taker=worker).execution_ids
+    assert give_back(taken, process=worker, now=bench.now) == set()
     assert alarm_of("job") is None
     assert bench.drain() == ["job"]
     assert executions_of("job")[0].attempt == 1
@@ -797,7 +799,7 @@ WAYS = [
     success_of_a_one_time_job,
     one_time_job_given_a_new_time,
     one_time_job_cancelled_in_the_queue,
-    claim_given_back,
+    work_given_back,
     told_to_stop_and_lost,
     last_sibling_succeeded,
     last_sibling_given_up,

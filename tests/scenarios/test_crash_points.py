@@ -11,10 +11,12 @@ from chainsched.domain import outcomes
 from chainsched.domain.outcomes import Finished, Outcome
 from chainsched.domain.states import BulkDecisionStatus, BulkDecisionVerb, ExecutionState
 from chainsched.flow.maintain.fsck import reconcile
+from chainsched.flow.maintain.recall import give_back
 from chainsched.flow.operate.bulk_decisions import carry_out, request_bulk_decision
 from chainsched.flow.run.activate import activate
-from chainsched.flow.run.claim import claim, hand_back
+from chainsched.flow.run.claim import claim
 from chainsched.flow.run.consume import consume
+from chainsched.flow.run.dispatch import dispatch
 from chainsched.flow.run.fold_notes import fold_notes, settle
 from chainsched.flow.run.record import record
 from chainsched.models import (
@@ -151,8 +153,8 @@ class Dispatch(OfAFamily):
         bench.dispatch()
 
 
-class ClaimOfAWorkerThatDies(OfAFamily):
-    """What it took it takes with it, until it is declared lost."""
+class Claim(OfAFamily):
+    """By a task server that executions are submitted to; its process dies with what it claimed."""
 
     def prepare(self, bench: Workbench) -> None:
         super().prepare(bench)
@@ -166,13 +168,48 @@ class ClaimOfAWorkerThatDies(OfAFamily):
         let_the_dead_be_found(bench)
 
 
-class ClaimOfAWorkerThatLivesOn(ClaimOfAWorkerThatDies):
-    """Only its connection broke; it gives back what it may have taken, and claims again."""
+class TakeOfAWorkerThatDies(OfAFamily):
+    """What it took it takes with it, until it is declared lost."""
+
+    def prepare(self, bench: Workbench) -> None:
+        super().prepare(bench)
+        bench.manage()
+        self.worker = new_worker(bench)
+
+    def run(self, bench: Workbench) -> None:
+        dispatch(workflows=registry.names(), taker=self.worker, now=bench.now)
 
     def recover(self, bench: Workbench) -> None:
-        hand_back(process=self.worker, known=[])
+        let_the_dead_be_found(bench)
+
+
+class TakeOfAWorkerThatLivesOn(TakeOfAWorkerThatDies):
+    """Only its connection broke; it returns what it may have taken, and takes again."""
+
+    def recover(self, bench: Workbench) -> None:
+        return_all(self.worker, bench)
         assert not Metadata.objects.in_progress().exists(), "it would run what it knows nothing of"
         self.run(bench)
+        let_the_dead_be_found(bench)
+
+
+class GiveBack(TakeOfAWorkerThatDies):
+    """A worker that drains returns what it has not begun."""
+
+    def prepare(self, bench: Workbench) -> None:
+        super().prepare(bench)
+        super().run(bench)
+
+    def run(self, bench: Workbench) -> None:
+        return_all(self.worker, bench)
+
+    def recover(self, bench: Workbench) -> None:
+        self.run(bench)
+
+
+def return_all(worker: Process, bench: Workbench) -> None:
+    held = Metadata.objects.unknown_to(worker, known=[])
+    assert give_back(held, process=worker, now=bench.now) == set()
 
 
 def let_the_dead_be_found(bench: Workbench) -> None:
@@ -407,18 +444,16 @@ class FoldAtADeadline(OfAFamily):
 
 
 class Reap(Stage):
-    """A dead worker held a run that is retried, one that is given up, and a claim that never began."""
+    """A dead worker held a run that is retried, and one that is given up."""
 
-    transactions = 3
+    transactions = 2
 
     def prepare(self, bench: Workbench) -> None:
         declare_family(bench, "a")
         bench.schedules.schedule(workflows.ping, "last", None, HOURLY, group="g", max_retries=1)
-        bench.schedules.schedule(workflows.ping, "unbegun", None, HOURLY, group="g")
         bench.seed()
         bench.travel_to(DUE)
         start(bench, new_worker(bench))
-        Metadata.objects.filter(id=running("unbegun")).update(started_at=None)
         bench.advance(minutes=1)
 
     def run(self, bench: Workbench) -> None:
@@ -725,8 +760,10 @@ STAGES: list[type[Stage]] = [
     Evaluate,
     EvaluateDependents,
     Dispatch,
-    ClaimOfAWorkerThatDies,
-    ClaimOfAWorkerThatLivesOn,
+    Claim,
+    TakeOfAWorkerThatDies,
+    TakeOfAWorkerThatLivesOn,
+    GiveBack,
     RecordOfSuccess,
     RecordOfSuccessByAWorkerThatDies,
     RecordOfFailureWithRetry,

@@ -1,7 +1,5 @@
 """Dormant children: declared, never queued by themselves, woken by a run of their own parent."""
 
-from datetime import timedelta
-
 import pytest
 from asgiref.sync import async_to_sync
 
@@ -10,9 +8,9 @@ from chainsched.domain.results import Answer
 from chainsched.domain.states import ExecutionState, Source
 from chainsched.exceptions import ActivationError, InvalidInput, ProcessLost, UnknownManifest
 from chainsched.flow.run.activate import activate
-from chainsched.models import Metadata, Process, WorkQueue
+from chainsched.models import Process, WorkQueue
 from chainsched.registry import registry
-from tests.drive import executions_of, manifest, reap_silent
+from tests.drive import executions_of, manifest
 from tests.factories import make_execution, make_letter
 from tests.testapp import workflows
 
@@ -35,13 +33,12 @@ def run(family):
     return make_execution(manifest("parent"), state=ExecutionState.IN_PROGRESS, process=family.process)
 
 
-def call(run, activations, *, parent="parent", process_id=None, ran_for=timedelta(0)):
+def call(run, activations, *, parent="parent", process_id=None):
     return activate(
         activations,
         parent_manifest_id=manifest(parent).id,
         execution_id=run.id,
         process_id=process_id or run.process_id,
-        ran_for=ran_for,
     )
 
 
@@ -110,23 +107,6 @@ def test_a_run_that_was_taken_from_its_process_activates_nothing(run):
     with pytest.raises(ProcessLost):
         call(run, [("child", workflows.Slice("t"))])
     assert not WorkQueue.objects.exists()
-
-
-def test_a_run_that_has_activated_something_has_begun(run, family):
-    """Otherwise, should its process end now, it would be run again as if nothing had happened."""
-    Metadata.objects.update(started_at=None, claimed_at=family.now - timedelta(seconds=9))
-    call(run, [("child", None)], ran_for=timedelta(seconds=5))
-    run.refresh_from_db()
-    assert run.started_at == family.now - timedelta(seconds=5)
-    Process.objects.update(lost_at=family.now)
-    assert reap_silent(now=family.now).lost == 1
-
-
-def test_a_start_that_is_known_stays(run, family):
-    Metadata.objects.update(started_at=family.now - timedelta(seconds=9))
-    call(run, [("child", None)], ran_for=timedelta(seconds=5))
-    run.refresh_from_db()
-    assert run.started_at == family.now - timedelta(seconds=9)
 
 
 def test_a_retry_of_an_activated_child_keeps_its_input(family, monkeypatch):

@@ -41,8 +41,9 @@ from chainsched.domain.outcomes import FailureType, Finished, Outcome
 from chainsched.domain.states import ExecutionState, RunCondition
 from chainsched.exceptions import ProcessLost
 from chainsched.flow.maintain.fsck import reconcile
+from chainsched.flow.maintain.recall import give_back
 from chainsched.flow.run.activate import activate
-from chainsched.flow.run.claim import claim, hand_back
+from chainsched.flow.run.claim import claim
 from chainsched.flow.run.dispatch import dispatch
 from chainsched.flow.run.evaluate import PAGE, evaluate
 from chainsched.flow.run.record import record
@@ -395,19 +396,32 @@ class Engine(RuleBasedStateMachine):
         claims = claim(process=process, workflows=WORKFLOWS, limit=limit, now=self.model.now)
         assert sorted(item.execution_id for item in claims) == self.model.claim(process_id, limit=limit)
 
-    @precondition(lambda self: self.model.running())
+    @precondition(lambda self: self.alive or self.frozen or self.gone)
+    @rule(data=st.data(), limit=st.integers(1, LIMIT))
+    def a_worker_takes_work_for_itself(self, data, limit):
+        """One that was declared lost gets nothing."""
+        process_id = data.draw(st.sampled_from([*self.alive, *self.frozen, *self.gone]))
+        process = Process.objects.get(pk=process_id)
+        room = self.model.limit
+        self.model.limit = min(room, len(self.model.active()) + limit)
+        claims = dispatch(workflows=WORKFLOWS, now=self.model.now, limit=limit, taker=process).claims
+        assert all(item.process_id == process_id for item in claims)
+        self.model.take(process_id, [(item.external_id, item.execution_id) for item in claims])
+        self.model.limit = room
+
+    @precondition(lambda self: self.unbegun())
     @rule(data=st.data())
-    def a_worker_hands_back_what_it_never_heard_of(self, data):
-        run = self.pick_run(data)
-        known = [other.id for other in self.model.running(run.process) if other is not run]
-        process_id = run.process
-        given_back = hand_back(process=self.process(process_id), known=known)
-        assert given_back == self.model.hand_back(process_id, known=known) == 1
-        # Another one takes it; a word of the first does not count.
-        others = [other for other in self.alive if other != process_id]
-        if others:
-            self.claim(others[0])
-            self.finish(process_id, [(run.id, rm.SUCCESS)])
+    def a_worker_gives_back_what_it_has_not_begun(self, data):
+        run = data.draw(st.sampled_from(self.unbegun()))
+        process, row = self.process(run.process), WorkQueue.objects.get(execution=run.id)
+        assert give_back([run.id], process=process, now=self.model.now) == set()
+        # The row may wait again.
+        self.final.pop(("queue row", row.id), None)
+        self.model.give_back(run)
+        assert not Metadata.objects.filter(pk=run.id).in_progress().exists() or run.process not in self.model.heartbeats
+
+    def unbegun(self):
+        return sorted((run for run in self.model.running() if not run.has_acted), key=lambda run: run.id)
 
     @precondition(lambda self: self.model.running())
     @rule(data=st.data())

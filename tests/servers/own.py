@@ -4,6 +4,9 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import ClassVar
 
+from chainsched.domain.run_context import Claim
+from chainsched.models import Process
+
 PATH = "tests.servers.own.OwnServer"
 
 
@@ -15,6 +18,12 @@ class OwnServer:
 
     def recent_workflows(self, *, now: datetime) -> Collection[str]:
         return {"testapp.ping"}
+
+    def room(self, *, now: datetime) -> int | None:
+        return None
+
+    def take(self, *, process: Process, workflows: Collection[str], limit: int) -> Sequence[Claim]:
+        return []
 
     def submit(self, execution_ids: Sequence[int]) -> None:
         self.submitted.extend(execution_ids)

@@ -7,7 +7,7 @@ from django.db import connection
 
 from chainsched.conf import SERVERS
 from chainsched.servers import TaskServer, get_server
-from tests.factories import NOW, make_execution, make_process
+from tests.factories import NOW, make_execution, make_manifest, make_process, make_queue_row
 from tests.servers import own
 
 METHODS = sorted(TaskServer.__abstractmethods__)
@@ -22,7 +22,7 @@ def server(name, settings):
 
 
 def test_the_interface_has_the_methods_that_callers_use():
-    assert METHODS == ["known_workflows", "recent_workflows", "submit"]
+    assert METHODS == ["known_workflows", "recent_workflows", "room", "submit", "take"]
 
 
 @each_server
@@ -43,11 +43,24 @@ def test_a_server_takes_the_arguments_of_the_interface(server, method):
 
 @each_server
 @pytest.mark.django_db
-def test_a_server_can_still_run_the_workflows_that_it_knows(server):
+def test_a_server_knows_the_workflows_that_can_be_run(server):
     make_process(heartbeat_at=NOW, workflows=["testapp.ping"])
-    known = server.known_workflows(now=NOW)
-    assert "testapp.ping" in known
-    assert set(known) <= set(server.recent_workflows(now=NOW))
+    assert "testapp.ping" in server.known_workflows(now=NOW)
+
+
+@each_server
+@pytest.mark.django_db
+def test_work_reaches_a_server_in_one_way(server):
+    """Its workers take queued rows, or executions are submitted to it, which it can still run then; never both."""
+    process = make_process(heartbeat_at=NOW, workflows=["testapp.ping"])
+    make_queue_row(make_manifest(state={}))
+    taken = server.take(process=process, workflows=["testapp.ping"], limit=5)
+    if server.room(now=NOW) == 0:
+        assert [item.workflow for item in taken] == ["testapp.ping"]
+        assert not list(server.recent_workflows(now=NOW))
+    else:
+        assert not list(taken)
+        assert set(server.known_workflows(now=NOW)) <= set(server.recent_workflows(now=NOW))
 
 
 @each_server

@@ -23,7 +23,7 @@ from chainsched.domain.results import Explanation
 from chainsched.domain.schedules import next_runs
 from chainsched.domain.states import QueueStatus, Source
 from chainsched.exceptions import InvalidSchedule, UnknownManifest
-from chainsched.models import ManifestState, Metadata, WorkQueue, metadata_claims, work_queue
+from chainsched.models import ManifestState, Metadata, Process, WorkQueue, metadata_claims, work_queue
 from chainsched.models.join_reports import describe_join
 from chainsched.models.manifest import KINDS as MANIFEST_KINDS
 from chainsched.models.manifest_facts import load_facts, load_unknown_items
@@ -189,7 +189,8 @@ class _Load:
 
     @cached_property
     def total(self) -> int:
-        return sum(self.by_group.values())
+        """How many jobs run at this moment, as MAX_ACTIVE_JOBS counts them."""
+        return Metadata.objects.count_active().running(Process.objects.slots_by_process())
 
 
 def _why_held(row: WorkQueue, load: _Load, *, workflows: Collection[str], now: datetime) -> tuple[str, str]:

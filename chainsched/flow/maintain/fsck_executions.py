@@ -51,8 +51,9 @@ def running_has_a_live_process(check: str, *, now: datetime, repair: bool) -> It
 
 def limits_are_kept(check: str, *, now: datetime, repair: bool) -> Iterator[Finding]:
     """No more executions are active than the limits allow. None is stopped: the excess ends when the runs end."""
-    active = Metadata.objects.active_by_group()
-    limit, total = get_config().max_active_jobs, sum(active.values())
+    counted = Metadata.objects.count_active()
+    active, total = counted.by_group, counted.running(Process.objects.slots_by_process())
+    limit = get_config().max_active_jobs
     if limit is not None and total > limit:
         yield Finding(check, "MAX_ACTIVE_JOBS", f"{total} executions are active, the setting allows {limit}")
     for group in ManifestGroup.objects.filter(max_active_jobs__isnull=False):

@@ -1,8 +1,8 @@
-"""Maintenance: put dispatched executions that no live process can run back into the queue.
+"""Maintenance: put executions that have not begun back into the queue.
 
-Reads:  pending executions, and the workflows that live processes can run.
+Reads:  pending executions that no process can run, and those that a worker has taken and returns.
 Writes: the queue rows, which wait again; deletes the executions; through record those that cannot go back.
-Next:   the dispatcher gives their places to other rows, and dispatches these again when a process can run them.
+Next:   dispatch gives their places to other rows, and starts these again when a process can run them.
 """
 
 from __future__ import annotations
@@ -15,20 +15,28 @@ from datetime import datetime
 from typing import TypeVar
 
 from chainsched.db.id_in import id_in
+from chainsched.db.locks import Patience
 from chainsched.db.notify import DISPATCHER
+from chainsched.domain import outcomes
 from chainsched.domain.items import Item
+from chainsched.domain.outcomes import FailureType, Finished, Outcome
+from chainsched.domain.states import ExecutionState
 from chainsched.flow.announce import wake
 from chainsched.flow.operate.cancel import stop
 from chainsched.flow.run.alarm import arm
 from chainsched.flow.run.carried import find_cancelled
+from chainsched.flow.run.enqueue import rerank
+from chainsched.flow.run.record import record
 from chainsched.flow.transactions import Parts, in_parts, transact
-from chainsched.models import DeadLetter, Manifest, ManifestState, Metadata, TakenOver, WorkQueue
+from chainsched.models import DeadLetter, Manifest, ManifestState, Metadata, Process, TakenOver, WorkQueue
 
 logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
 BATCH = 500
+# So often may a job come back from the process that took it; after that its next return counts as a lost attempt.
+MAX_RETURNS = 10
 NO_PROCESS_CAN_RUN_IT = "no live process can run it, and it cannot wait in the queue again"
 
 
@@ -63,6 +71,60 @@ def recall(*, workflows: Collection[str], now: datetime) -> Recalled:
     return Recalled(queued, cancelled, has_more=len(stranded) == BATCH and queued + cancelled > 0)
 
 
+def give_back(execution_ids: Collection[int], *, process: Process, now: datetime) -> set[int]:
+    """Return executions of this process that it has not begun; the result are those to try again later.
+
+    They wait in the queue again, at their old place, and no attempt is used. Nothing is waited for: rows that another
+    transaction holds come later. A process that was declared lost returns nothing. One that was asked to stop ends as
+    cancelled; one that came back too often, or cannot wait in the queue again, ends as lost.
+    """
+    parts = in_parts(sorted(execution_ids), functools.partial(_give_back, process=process, now=now))
+    for execution_id, error in parts.refused:
+        logger.error("Execution %d, which has not begun, cannot go back to the queue: %s", execution_id, error)
+    late = {execution_id for execution_id, _ in (*parts.busy, *parts.refused)}
+    ending = [item for part in parts.results for item in part.ending]
+    return late.union(*(part.held for part in parts.results), record(ending, now=now, by=process).unwritten)
+
+
+@dataclass(frozen=True, slots=True)
+class _Returned:
+    """The executions of a part that are held by others, and those that end because they cannot go back."""
+
+    held: Collection[int]
+    ending: Sequence[Finished]
+
+
+def _give_back(execution_ids: Sequence[int], *, process: Process, now: datetime) -> _Returned:
+    with transact(Patience.SHORT):
+        if not Process.objects.is_trusted(process):
+            return _Returned(held=(), ending=())
+        manifest_ids = set(Metadata.objects.manifests_of(execution_ids))
+        free = set(ManifestState.objects.lock_free(manifest_ids))
+        known = set(ManifestState.objects.filter(id_in(manifest=manifest_ids)).values_list("manifest_id", flat=True))
+        rows = Metadata.objects.lock_held(execution_ids, process=process)
+        ours = [row for row in rows if row.manifest_id in free or row.manifest_id not in known]
+        own = set(
+            Metadata.objects.in_progress().filter(id_in(id=execution_ids), process=process).values_list("id", flat=True)
+        )
+        taken = _queue_again([row for row in ours if row.claims < MAX_RETURNS], now=now)
+    queued = {row.id for row in taken.queued}
+    return _Returned(
+        held=own.difference(row.id for row in ours),
+        ending=[_end_instead(row) for row in ours if row.id not in queued],
+    )
+
+
+def _end_instead(row: Metadata) -> Finished:
+    """How an execution ends that has not begun and cannot go back."""
+    if row.cancel_requested:
+        return Finished(row.id, Outcome(ExecutionState.CANCELLED))
+    if row.claims >= MAX_RETURNS:
+        reason = f"Processes took it {row.claims} times, and each time it came back before it began."
+    else:
+        reason = "It came back before it began, and cannot wait in the queue again."
+    return Finished(row.id, outcomes.failed(FailureType.LOST, reason))
+
+
 def _written(parts: Parts[int, R]) -> list[R]:
     """The results; an execution with a row that another transaction holds is found again by the next turn."""
     for execution_id, error in parts.refused:
@@ -83,21 +145,26 @@ class _Taken:
 def _take_back(execution_ids: Sequence[int], *, now: datetime) -> _Taken:
     with transact():
         ManifestState.objects.lock(Metadata.objects.manifests_of(execution_ids))
-        unclaimed = Metadata.objects.lock_unclaimed(execution_ids)
-        owners, origins = _owners(unclaimed), _origins(unclaimed)
-        unqueueable = _unqueueable(unclaimed, owners=owners, origins=origins)
-        already_queued = WorkQueue.objects.waiting_of(owners)
-        queued = [row for row in unclaimed if row not in unqueueable and row.manifest_id not in already_queued]
-        # The number of claims is kept, so that a job that ends its processes before it begins reaches the limit.
-        WorkQueue.objects.requeue({origins[row.id].id: row.claims for row in queued})
-        WorkQueue.objects.rename_workflow(_renamed(queued, owners))
-        Metadata.objects.withdraw([row.id for row in queued])
-        _unlink_letters([origins[row.id] for row in queued])
-        TakenOver.objects.filter(execution_id__in=[row.id for row in queued]).delete()
-        # A manifest that was disabled since has no part any more.
-        arm([row.manifest_id for row in queued if row.manifest_id is not None], now=now)
-        if queued:
-            wake(DISPATCHER)
+        return _queue_again(Metadata.objects.lock_unclaimed(execution_ids), now=now)
+
+
+def _queue_again(unbegun: Sequence[Metadata], *, now: datetime) -> _Taken:
+    """Let executions that have not begun wait in the queue again; the caller holds them and their manifests' states."""
+    owners, origins = _owners(unbegun), _origins(unbegun)
+    unqueueable = _unqueueable(unbegun, owners=owners, origins=origins)
+    already_queued = WorkQueue.objects.waiting_of(owners)
+    queued = [row for row in unbegun if row not in unqueueable and row.manifest_id not in already_queued]
+    # The number of claims is kept, so that a job that comes back again and again reaches the limit.
+    WorkQueue.objects.requeue({origins[row.id].id: row.claims for row in queued})
+    WorkQueue.objects.rename_workflow(_renamed(queued, owners))
+    rerank([row.manifest_id for row in queued if row.manifest_id is not None], only_moved=True)
+    Metadata.objects.withdraw([row.id for row in queued])
+    _unlink_letters([origins[row.id] for row in queued])
+    TakenOver.objects.filter(execution_id__in=[row.id for row in queued]).delete()
+    # A manifest that was disabled since has no part any more.
+    arm([row.manifest_id for row in queued if row.manifest_id is not None], now=now)
+    if queued:
+        wake(DISPATCHER)
     return _Taken(queued, unqueueable)
 
 

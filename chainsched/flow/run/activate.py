@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from chainsched.conf import get_config
@@ -36,16 +36,12 @@ def activate(
     parent_manifest_id: int | None,
     execution_id: int,
     process_id: int,
-    ran_for: timedelta = timedelta(0),
 ) -> list[str]:
     """Queue the named dormant children with their inputs, all or none; returns those that were queued.
 
     Refused: a child that does not exist, is not dormant, belongs to another parent or is named twice, an input that
     does not fit, and a run that its process no longer owns. A child that is queued or active already is skipped with a
     warning.
-
-    The start of the run, ``ran_for`` ago, is written in the same transaction: if its process ends now, the run has had
-    an effect and counts as an attempt, and is not run again as if it had never begun.
     """
     wanted = _each_once(activations)
     if not wanted:
@@ -56,7 +52,6 @@ def activate(
         children = _find_children(wanted, parent_manifest_id)
         inputs = {external_id: _check_input(children[external_id], wanted[external_id]) for external_id in wanted}
         _check_fence(execution_id, process_id)
-        Metadata.objects.note_start(execution_id, at=now - ran_for)
         busy = load_open_items([child.id for child in children.values()])
         free = {external_id: child for external_id, child in children.items() if child.id not in busy}
         opened = _enqueue(free, inputs, execution_id=execution_id, now=now)

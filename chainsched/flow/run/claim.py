@@ -1,7 +1,7 @@
-"""Before execute: a worker claims pending executions, stores their progress, and returns those that it cannot run.
+"""Before execute: take work, store its progress, and note requests to stop.
 
-Reads:  pending executions that this process can run.
-Writes: the claim, the time at which its code begins, progress, and the return of claims.
+Reads:  queued rows and pending executions that this process can run; requests to stop.
+Writes: through dispatch the executions that a process takes for itself; the claim of pending ones; progress.
 Next:   execute.
 """
 
@@ -23,32 +23,28 @@ logger = logging.getLogger(__name__)
 
 
 def claim(
-    *, process: Process, workflows: Collection[str], limit: int, is_begun: bool = True, now: datetime | None = None
+    *,
+    process: Process,
+    workflows: Collection[str],
+    limit: int,
+    execution_ids: Collection[int] | None = None,
+    now: datetime | None = None,
 ) -> list[Claim]:
-    """Claim up to ``limit`` pending executions; none once this process was declared lost.
+    """Claim up to ``limit`` pending executions, if given only of these ids; none once this process was declared lost.
 
-    The time is read after the rows are locked, unless it is given, so that no execution starts before its dispatch.
+    For task servers that executions are submitted to. The time is read after the rows are locked, unless it is given,
+    so that no execution starts before its dispatch.
     """
     if limit < 1:
         return []
     with transact():
-        rows = Metadata.objects.claim(process=process, workflows=workflows, limit=limit, is_begun=is_begun, now=now)
+        rows = Metadata.objects.claim(
+            process=process, workflows=workflows, limit=limit, execution_ids=execution_ids, now=now
+        )
         job_timeout = get_config().job_timeout
         claims = [Claim.of_row(values, job_timeout=job_timeout) for values in rows]
         announce_executions(execution_started, [item.execution_id for item in claims])
     return claims
-
-
-def hand_back(*, process: Process, known: Collection[int]) -> int:
-    """Return the claims of this process in the database that it does not know of itself."""
-    with transact():
-        return Metadata.objects.hand_back(process=process, known=known)
-
-
-def begin(delays: Mapping[int, float], *, process: Process) -> int:
-    """Record that the code of claims runs: if the process dies from now on, an attempt is used."""
-    with transact():
-        return Metadata.objects.begin(delays, process=process)
 
 
 def note_progress(progress: Mapping[int, Any], *, process: Process) -> dict[int, Any]:
@@ -71,15 +67,3 @@ def find_cancelled(*, process: Process) -> set[int]:
     """The executions of a process with a request to stop."""
     asked = Metadata.objects.in_progress().filter(process=process, cancel_requested=True)
     return set(asked.values_list("id", flat=True))
-
-
-def release(execution_ids: Collection[int], *, process: Process) -> set[int]:
-    """Return claims that never began; the result are those with rows that another transaction holds, for later.
-
-    Returned claims use no attempt, regardless of how often that happens.
-    """
-    with transact():
-        given_back = Metadata.objects.release(execution_ids, process_ids=[process.pk], is_counted=False)
-        if given_back == len(execution_ids):
-            return set()
-        return Metadata.objects.unstarted(execution_ids, process=process)

@@ -3,7 +3,7 @@
 Reads:  the limits, the live executions, and the queue in its order.
 Writes: Metadata rows, and the queue rows they came from; the further runs that executions stand for. Rows that
         cannot be dispatched are put aside.
-Next:   a worker claims them.
+Next:   execute, in the process that took them; or a task server that they are submitted to.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from operator import itemgetter
 from typing import Any
 from uuid import uuid4
 
@@ -26,13 +27,14 @@ from chainsched.db.locks import Patience
 from chainsched.db.notify import WORKER
 from chainsched.domain.capacity import Candidate, Room, admit, advance_turns, room
 from chainsched.domain.items import Item
-from chainsched.domain.states import QueueStatus
+from chainsched.domain.run_context import Claim
+from chainsched.domain.states import ExecutionState, QueueStatus
 from chainsched.flow.announce import announce_executions, wake
 from chainsched.flow.run.carried import find_cancelled
 from chainsched.flow.transactions import in_parts, in_words, is_about_rows, report_unwritable, transact
-from chainsched.models import DeadLetter, JoinState, ManifestGroup, Metadata, NamedLock, TakenOver, WorkQueue
+from chainsched.models import DeadLetter, JoinState, ManifestGroup, Metadata, NamedLock, Process, TakenOver, WorkQueue
 from chainsched.models.named_lock import DISPATCH
-from chainsched.signals import execution_dispatched
+from chainsched.signals import execution_dispatched, execution_started
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +52,6 @@ COPIED = (
     "source",
     "priority",
     "attempt",
-    "claims",
     "scheduled_for",
     "parent_execution",
     "root_execution",
@@ -65,9 +66,13 @@ FROM_QUEUE = bulk.Copied.of(WorkQueue, by="work_queue", fields={name: name for n
 
 @dataclass(frozen=True, slots=True)
 class Dispatched:
-    """The executions that a turn started, rows of cancelled runs that it met, and whether there is more to do."""
+    """The executions that a turn started, rows of cancelled runs that it met, and whether there is more to do.
+
+    ``claims`` are the executions of a process that took them for itself.
+    """
 
     execution_ids: Sequence[int] = field(default_factory=list)
+    claims: Sequence[Claim] = field(default_factory=list)
     cancelled_rows: Collection[int] = field(default_factory=set)
     put_aside: int = 0
     has_more: bool = False
@@ -75,21 +80,29 @@ class Dispatched:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The rows that a turn looks for: of these workflows, and if given ``only`` these; ``met`` are those it found."""
+    """The rows that a turn looks for: of these workflows, and if given ``only`` these; ``met`` are those it found.
+
+    ``taker`` is the process that takes them for itself; without one they are to be submitted to a task server.
+    """
 
     workflows: Collection[str]
     limit: int
+    taker: Process | None = None
     only: Collection[int] | None = None
     met: list[int] = field(default_factory=list)
 
 
-def dispatch(*, workflows: Collection[str], now: datetime | None = None, limit: int = BATCH) -> Dispatched:
+def dispatch(
+    *, workflows: Collection[str], now: datetime | None = None, limit: int = BATCH, taker: Process | None = None
+) -> Dispatched:
     """Take one turn: start queued rows in their order, as far as the limits allow.
 
-    ``workflows`` are the names that some live process can run; rows that name another wait. The turn holds the
-    NamedLock row, so limits are exact over any number of dispatchers. A row that cannot be dispatched is put aside.
+    ``workflows`` are the names that can be run; rows that name another wait. A process that takes rows for itself is
+    the ``taker``: its executions begin at once, and none does once it was declared lost. Without a taker they are
+    pending until a task server claims them. The turn holds the NamedLock row, so limits are exact over any number of
+    processes. A row that cannot be dispatched is put aside.
     """
-    search = Search(workflows, limit)
+    search = Search(workflows, limit, taker)
     try:
         with transact():
             return _dispatch(search, now=now)
@@ -109,20 +122,23 @@ def _dispatch(search: Search, *, now: datetime | None) -> Dispatched:
     nothing should seem to start before what made room for it, or caused it, had ended.
     """
     lock = _hold(now or database_now())
-    chosen = _choose(_room(), search, now=now or database_now())
+    if search.taker is not None and not Process.objects.is_trusted(search.taker):
+        return Dispatched()
+    chosen = _choose(_room(search.taker), search, now=now or database_now())
     now = now or database_now()
-    created = _create(chosen.rows, now=now)
+    created = _create(chosen.rows, taker=search.taker, now=now)
     _mark_dispatched(created)
     _name_further_runs(chosen.rows, created)
     _link_letters(chosen.rows, created)
     _advance(lock, chosen.rows)
     put_aside = _put_second_items_aside([row["id"] for row in chosen.rows if row["id"] not in created], now=now)
     announce_executions(execution_dispatched, created.values())
-    if created:
+    claims = _claims(list(created.values())) if search.taker is not None else []
+    if created and search.taker is None:
         wake(WORKER)
     is_getting_on = bool(created or chosen.cancelled_rows or put_aside)
     return Dispatched(
-        list(created.values()), chosen.cancelled_rows, put_aside, has_more=chosen.has_more and is_getting_on
+        list(created.values()), claims, chosen.cancelled_rows, put_aside, has_more=chosen.has_more and is_getting_on
     )
 
 
@@ -149,15 +165,17 @@ def _dispatch_in_parts(search: Search, *, now: datetime | None) -> Dispatched:
 
     def dispatch_part(part: Sequence[int]) -> Dispatched:
         with transact(Patience.SHORT):
-            return _dispatch(Search(search.workflows, len(part), only=part), now=now)
+            return _dispatch(Search(search.workflows, len(part), search.taker, only=part), now=now)
 
     parts = in_parts(search.met, dispatch_part)
     put_aside = put_rows_aside(parts.unwritable, now=now or database_now())
     execution_ids = [id_ for part in parts.results for id_ in part.execution_ids]
+    claims = [item for part in parts.results for item in part.claims]
     cancelled = {id_ for part in parts.results for id_ in part.cancelled_rows}
     put_aside += sum(part.put_aside for part in parts.results)
     # Rows behind those that were put aside may have room now.
-    return Dispatched(execution_ids, cancelled, put_aside, has_more=bool(execution_ids or cancelled or put_aside))
+    has_more = bool(execution_ids or cancelled or put_aside)
+    return Dispatched(execution_ids, claims, cancelled, put_aside, has_more=has_more)
 
 
 def put_rows_aside(unwritable: Sequence[tuple[int, Exception]], *, now: datetime) -> int:
@@ -174,13 +192,23 @@ def put_rows_aside(unwritable: Sequence[tuple[int, Exception]], *, now: datetime
     return sum(parts.results)
 
 
-def _room() -> Room:
+def _claims(execution_ids: Sequence[int]) -> list[Claim]:
+    """The executions as their process gets them, in the order in which they were chosen."""
+    announce_executions(execution_started, execution_ids)
+    rows = {row[0]: row for row in Metadata.objects.claimed_rows(execution_ids)}
+    job_timeout = get_config().job_timeout
+    return [Claim.of_row(rows[id_], job_timeout=job_timeout) for id_ in execution_ids]
+
+
+def _room(taker: Process | None) -> Room:
     groups = list(ManifestGroup.objects.restricting_dispatch().values_list("id", "max_active_jobs", "is_enabled"))
     return room(
         max_active=get_config().max_active_jobs,
         limits={group_id: limit for group_id, limit, _ in groups},
         disabled=[group_id for group_id, _, is_enabled in groups if not is_enabled],
-        active=Metadata.objects.active_by_group(),
+        active=Metadata.objects.count_active(),
+        slots=Process.objects.slots_by_process(),
+        taker_id=None if taker is None else taker.pk,
     )
 
 
@@ -231,6 +259,7 @@ def _look(left: Room, search: Search, *, now: datetime, limit: int, taken: Colle
         "dead_letter_id",
         "timeout_seconds",
         "manifest__timeout_seconds",
+        "claims",
     )
     next_rows = rows.exclude(id_in(id=taken)).lock_next(limit)
     try:
@@ -255,16 +284,19 @@ def _advance(lock: NamedLock, rows: Sequence[dict[str, Any]]) -> None:
         )
 
 
-def _create(rows: Sequence[dict[str, Any]], *, now: datetime) -> dict[int, int]:
-    """Insert the executions and return their ids by queue row."""
+def _create(rows: Sequence[dict[str, Any]], *, taker: Process | None, now: datetime) -> dict[int, int]:
+    """Insert the executions and return their ids by queue row, in the order of the rows."""
+    begun: dict[str, Any] = {}
+    if taker is not None:
+        begun = {"state": ExecutionState.IN_PROGRESS, "process": taker.pk, "claimed_at": now, "started_at": now}
     written = bulk.insert(
         Metadata,
-        [_execution(row, now=now) for row in rows],
+        [_execution(row, now=now) | begun | {"claims": row["claims"] + bool(begun)} for row in rows],
         returning=("id", "work_queue"),
         skip_conflicts=True,
         copied=FROM_QUEUE,
     )
-    return {row["work_queue"]: row["id"] for row in written}
+    return {row["work_queue"]: row["id"] for row in sorted(written, key=itemgetter("id"))}
 
 
 def _execution(row: dict[str, Any], *, now: datetime) -> dict[str, Any]:

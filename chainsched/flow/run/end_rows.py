@@ -91,8 +91,8 @@ def share_of(verdict: Verdict, *, now: datetime) -> Share:
 
 
 def _began_at(verdict: Verdict) -> datetime | None:
-    """When its code began: as recorded while it ran, or as its worker reported at its end."""
+    """When its code began: as its worker reports at its end, else when its process took it."""
     execution, delay = verdict.execution, verdict.finished.began_after
-    if execution.started_at is not None or execution.claimed_at is None or delay is None:
+    if execution.claimed_at is None or delay is None:
         return execution.started_at
     return execution.claimed_at + timedelta(seconds=delay)

@@ -130,12 +130,17 @@ def _may_go_soon(request: QueueRequest, *, now: datetime) -> bool:
     return request.not_before is None or request.not_before <= soon
 
 
-def rerank(manifest_ids: Sequence[int]) -> int:
-    """Give the waiting rows of manifests whose group or priority changed their new place; returns how many."""
+def rerank(manifest_ids: Sequence[int], *, only_moved: bool = False) -> int:
+    """Give the waiting rows of manifests whose group or priority changed their new place; returns how many.
+
+    With ``only_moved``, only rows that have another group or priority than their manifests have now.
+    """
     waiting = WorkQueue.objects.queued().filter(manifest__in=manifest_ids).order_by("turn", "id")
-    ids = [id_ for id_ in waiting.values_list("manifest_id", flat=True) if id_ is not None]
-    jobs = _load_jobs(ids)
-    known = [id_ for id_ in ids if id_ in jobs]
+    before = {id_: place for id_, *place in waiting.values_list("manifest_id", "group_id", "priority")}
+    jobs = _load_jobs([id_ for id_ in before if id_ is not None])
+    known = [id_ for id_ in before if id_ in jobs]
+    if only_moved:
+        known = [id_ for id_ in known if before[id_] != [jobs[id_]["group_id"], _priority(jobs[id_])]]
     places = [(jobs[id_]["group_id"], _priority(jobs[id_])) for id_ in known]
     rows = [
         {"manifest": id_, "group": group_id, "priority": priority, "turn": turn, **NOT_PUT_ASIDE}

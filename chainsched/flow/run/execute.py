@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
-from datetime import timedelta
 from threading import Event
 from typing import Any, Protocol
 
@@ -119,7 +117,7 @@ def _call(item: Claim, workflow: Workflow, job_link: JobLink, run_async: RunAsyn
         value = workflow.input_type.load(item.input)
     except InvalidInput as error:
         return outcomes.failed(FailureType.BAD_INPUT, str(error), known=revealed())
-    control = _Control(item, job_link, time.monotonic())
+    control = _Control(item, job_link)
     context = RunContext.of_claim(item, workflow=workflow.name, control=control)
     try:
         returned = workflow.function(**workflow.arguments(value, run=context))
@@ -146,7 +144,6 @@ class _Control(RunControl):
 
     item: Claim
     job_link: JobLink
-    began_at: float
     has_ended: Event = field(default_factory=Event)
 
     def activate(self, activations: Iterable[tuple[str, Any]]) -> list[str]:
@@ -156,7 +153,6 @@ class _Control(RunControl):
             parent_manifest_id=self.item.manifest_id,
             execution_id=self.item.execution_id,
             process_id=self.item.process_id,
-            ran_for=timedelta(seconds=time.monotonic() - self.began_at),
         )
 
     def is_cancelled(self) -> bool:

@@ -36,9 +36,8 @@ class Reaper:
     def turn(self, now: datetime) -> Turn:
         self._look(now)
         reaped = reap(silent=self._watch.silent(expiry=get_config().process_expiry), now=now)
-        # After reaping, which makes claims pending that perhaps no other process can run.
         recalled = self._recall(now)
-        did = reaped.lost + reaped.released + recalled.queued + recalled.cancelled
+        did = reaped.lost + recalled.queued + recalled.cancelled
         return Turn(did=did, has_more=reaped.has_more or recalled.has_more)
 
     def _look(self, now: datetime) -> None:

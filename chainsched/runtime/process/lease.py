@@ -36,6 +36,7 @@ class Lease:
         kind: str,
         *,
         workflows: Sequence[str],
+        slots: int | None = None,
         on_loss: Callable[[], None],
         turns: Callable[[], Mapping[str, datetime]] = dict,
         signals: Callable[[], Mapping[str, Any]] = dict,
@@ -51,6 +52,7 @@ class Lease:
             host=socket.gethostname(),
             pid=os.getpid(),
             workflows=list(workflows),
+            slots=slots,
             started_at=now,
             heartbeat_at=now,
         )

@@ -244,6 +244,7 @@ class Supervisor:
         lease = Lease(
             self._roles.kind,
             workflows=self._workflows,
+            slots=self._roles.jobs_at_once,
             on_loss=lambda: self._note_lease_loss(lease),
             turns=lambda: self._loops.turned_at() | (self._session.turned_at() if self._session else {}),
             signals=self._signal_thread.as_facts,

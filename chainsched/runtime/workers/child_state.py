@@ -30,7 +30,6 @@ class Job:
     claimed_at: float
     given_at: float | None = None
     began_at: float | None = None
-    is_noted: bool = False
     stop_asked_at: float | None = None
     is_interrupted: bool = False
     timed_out: bool = False

@@ -53,7 +53,7 @@ class ProcessRunner(Runner):
         self._selector = selectors.DefaultSelector()
         self._pool = ChildPool(fork_server, self._selector, self)
         self._results = Results()
-        self._timeouts = Timeouts(self._pool, self._results, on_result=on_result, take_back=self._take_back)
+        self._timeouts = Timeouts(self._pool, take_back=self._take_back)
         self._lookahead = Lookahead()
         self._waiting: deque[Job] = deque()
         self._mailbox = Mailbox()

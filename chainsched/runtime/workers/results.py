@@ -45,12 +45,6 @@ class Results:
         with self._lock:
             self._outstanding += 1
 
-    def begin(self, job: Job) -> None:
-        """Note that a job has been running for a while."""
-        if job.delay is not None:
-            with self._lock:
-                self._collected.begun[job.id] = job.delay
-
     def progress(self, execution_id: int, progress: Any) -> None:
         with self._lock:
             self._collected.progress[execution_id] = progress

@@ -14,12 +14,10 @@ from chainsched.domain.run_context import Claim
 class Collected:
     """The events since the last ``collect``.
 
-    ``begun`` are jobs that have been running for a while, with the seconds from their claim to their start;
     ``withdrawn`` are jobs that the runner returned without having started them.
     """
 
     finished: list[Finished] = field(default_factory=list)
-    begun: dict[int, float] = field(default_factory=dict)
     progress: dict[int, Any] = field(default_factory=dict)
     withdrawn: list[int] = field(default_factory=list)
 

@@ -33,7 +33,6 @@ class ThreadRunner(Runner):
         self._on_result = on_result
         self._inbox: queue.SimpleQueue[tuple[Claim, float] | None] = queue.SimpleQueue()
         self._outbox: queue.SimpleQueue[Finished] = queue.SimpleQueue()
-        self._begun: dict[int, float] = {}
         self._progress: dict[int, Any] = {}
         self._stopped: set[int] = set()
 
@@ -63,8 +62,8 @@ class ThreadRunner(Runner):
         """Do nothing: every claim begins at once, since no more are taken than there are threads."""
 
     def collect(self) -> Collected:
-        collected = Collected(begun=self._begun, progress=self._progress)
-        self._begun, self._progress = {}, {}
+        collected = Collected(progress=self._progress)
+        self._progress = {}
         while not self._outbox.empty():
             collected.finished.append(self._outbox.get())
         self._running -= len(collected.finished)
@@ -84,11 +83,9 @@ class ThreadRunner(Runner):
         while (taken := self._take()) is not None:
             item, claimed_at = taken
             delay = time.monotonic() - claimed_at
-            self._begun[item.execution_id] = delay
             renew()
             job_link = _ThreadJobLink(item.execution_id, self._stopped, self._note_progress)
             outcome = renew_after(execute(item, job_link=job_link, run_async=_run_async))
-            self._begun.pop(item.execution_id, None)
             self._stopped.discard(item.execution_id)
             self._outbox.put(Finished(item.execution_id, outcome, began_after=delay))
             self._on_result()

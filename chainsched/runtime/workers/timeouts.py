@@ -12,12 +12,9 @@ from collections.abc import Callable
 from chainsched.conf import get_config
 from chainsched.runtime.workers.child_pool import ChildPool
 from chainsched.runtime.workers.child_state import ChildState, Job, is_kept_waiting, is_stuck, is_unresponsive
-from chainsched.runtime.workers.results import Results
 
 logger = logging.getLogger(__name__)
 
-# A job shows as begun in the database once it has run this long; shorter ones are written when they end.
-BEGUN_SECONDS = 0.2
 TICK = 1.0
 # The interval while a job has been asked to stop.
 STOPPING_TICK = 0.05
@@ -26,17 +23,8 @@ STOPPING_TICK = 0.05
 class Timeouts:
     """Checks all children and their running jobs, again and again."""
 
-    def __init__(
-        self,
-        pool: ChildPool,
-        results: Results,
-        *,
-        on_result: Callable[[], None],
-        take_back: Callable[[ChildState], None],
-    ) -> None:
+    def __init__(self, pool: ChildPool, *, take_back: Callable[[ChildState], None]) -> None:
         self._pool = pool
-        self._results = results
-        self._on_result = on_result
         self._take_back = take_back
         self._checked_at = time.monotonic()
 
@@ -70,10 +58,6 @@ class Timeouts:
 
     def _watch_job(self, child: ChildState, job: Job, now: float) -> None:
         began_at = job.began_at or now
-        if not job.is_noted and now - began_at >= BEGUN_SECONDS:
-            job.is_noted = True
-            self._results.begin(job)
-            self._on_result()
         if job.stop_asked_at is None and now - began_at >= job.item.timeout_seconds:
             job.timed_out = True
             self.ask_to_stop(child, job, now)
@@ -113,4 +97,4 @@ class Timeouts:
 
 def _deadline(job: Job, now: float) -> float:
     """The monotonic time of the next check that a running job needs."""
-    return (job.began_at or now) + (job.item.timeout_seconds if job.is_noted else BEGUN_SECONDS)
+    return (job.began_at or now) + job.item.timeout_seconds

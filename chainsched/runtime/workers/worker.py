@@ -1,4 +1,4 @@
-"""The worker: claims the jobs that it can start and writes their starts, progress and results, in batches."""
+"""The worker: takes the jobs that it can start and writes their progress and results, in batches."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from datetime import datetime
 from chainsched.conf import get_config
 from chainsched.db.clock import database_now
 from chainsched.domain.outcomes import Finished
-from chainsched.flow.run.claim import begin, claim, find_cancelled, hand_back, note_progress, release
+from chainsched.flow.maintain.recall import give_back
+from chainsched.flow.run.claim import find_cancelled, note_progress
 from chainsched.flow.run.record import Recorded, record
-from chainsched.models import Process
+from chainsched.models import Metadata, Process
 from chainsched.runtime.loops.poller import Turn
 from chainsched.runtime.workers.runner import Collected, Runner
+from chainsched.servers import get_server
 
 logger = logging.getLogger(__name__)
 
@@ -65,17 +67,14 @@ class Worker:
         return Turn(did=written)
 
     def _write(self, now: datetime) -> int:
-        """Write starts, progress, releases and results; each is kept until the database has accepted it."""
+        """Write progress, returned jobs and results; each is kept until the database has accepted it."""
         self._keep(self._runner.collect())
         kept = self._unwritten
-        if kept.begun:
-            begin(kept.begun, process=self._process)
-            kept.begun = {}
         if kept.progress:
             # Before the results: an execution that has ended is final.
             kept.progress = note_progress(kept.progress, process=self._process)
         if kept.withdrawn:
-            left = release(kept.withdrawn, process=self._process)
+            left = give_back(kept.withdrawn, process=self._process, now=database_now())
             given_back = set(kept.withdrawn) - left
             self._held -= given_back
             # The next worker that claims it must ask it to stop again, and that may be this one.
@@ -85,7 +84,6 @@ class Worker:
 
     def _keep(self, collected: Collected) -> None:
         self._unwritten.finished += collected.finished
-        self._unwritten.begun |= collected.begun
         self._unwritten.progress |= collected.progress
         self._unwritten.withdrawn += collected.withdrawn
 
@@ -133,24 +131,25 @@ class Worker:
         self._runner.cancel(wanted)
 
     def _return_unknown_claims(self, now: datetime) -> None:
-        """Release executions that are claimed by this process and that it does not hold.
+        """Return executions that this process has by their rows and does not know.
 
-        A claim that failed may have been committed all the same; and after a failover the new database server may
+        A transaction that failed may have been committed all the same; and after a failover the new database server may
         lack the commit of a recorded result, which it does not report.
         """
         self._claims_checked_at = self._claims_checked_at or now
         if self._is_claim_uncertain or (now - self._claims_checked_at).total_seconds() >= get_config().process_expiry:
             self._claims_checked_at = now
-            found = hand_back(process=self._process, known=self._held)
+            found = Metadata.objects.unknown_to(self._process, known=self._held)
+            give_back(found, process=self._process, now=now)
             if found and not self._is_claim_uncertain:
                 logger.warning(
-                    "%d recorded executions are in progress again after a failover; they will run again.", found
+                    "%d recorded executions are in progress again after a failover; they will run again.", len(found)
                 )
 
     def _start(self) -> None:
         """Fill the free slots."""
         self._is_claim_uncertain = True
-        claims = claim(process=self._process, workflows=self._workflows, limit=self._runner.free, is_begun=False)
+        claims = get_server().take(process=self._process, workflows=self._workflows, limit=self._runner.free)
         self._is_claim_uncertain = False
         for item in claims:
             if self._is_abandoned:

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from chainsched.domain.states import ExecutionState
-from chainsched.flow.maintain.reap import MAX_CLAIMS, Reaped
+from chainsched.flow.maintain.reap import Reaped
 from chainsched.models import Metadata, Process, WorkQueue
 from tests.drive import reap_silent
 from tests.factories import NOW, make_execution, make_manifest, make_process
@@ -46,19 +46,13 @@ def test_jobs_of_a_stopped_or_vanished_process_are_lost_too():
     assert reap_silent(now=NOW).lost == 2
 
 
-def test_a_claim_that_never_began_goes_back_and_counts_as_nothing():
-    execution = running(make_process(heartbeat_at=EXPIRED), started_at=None, claims=1)
-    assert reap_silent(now=NOW) == Reaped(processes=1, released=1)
+def test_each_job_that_a_lost_process_took_has_used_an_attempt():
+    """Whether its code had begun is not known: so a job that kills its worker at once is not run for ever."""
+    execution = running(make_process(heartbeat_at=EXPIRED), claimed_at=EXPIRED, started_at=EXPIRED)
+    assert reap_silent(now=NOW) == Reaped(processes=1, lost=1)
     execution.refresh_from_db()
-    assert (execution.state, execution.process_id, execution.claimed_at) == (ExecutionState.PENDING, None, None)
-    assert not WorkQueue.objects.exists()
-
-
-def test_a_claim_that_never_begins_is_failed_in_the_end():
-    execution = running(make_process(heartbeat_at=EXPIRED), started_at=None, claims=MAX_CLAIMS)
-    assert reap_silent(now=NOW).lost == 1
-    execution.refresh_from_db()
-    assert "claimed 10 times" in execution.failure_reason
+    assert (execution.state, execution.started_at) == (ExecutionState.FAILED, EXPIRED)
+    assert WorkQueue.objects.get().attempt == 2
 
 
 def test_reaping_twice_does_nothing_more():

@@ -1,7 +1,7 @@
 """Recall: what was dispatched and nobody can run any more waits again, and takes nobody's room."""
 
 import math
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import pytest
 
@@ -9,15 +9,15 @@ from chainsched.domain.states import ExecutionState, QueueStatus, Source
 from chainsched.flow.inspect.explain import explain
 from chainsched.flow.maintain import recall as stage
 from chainsched.flow.maintain.fsck import run_fsck
-from chainsched.flow.maintain.reap import MAX_CLAIMS
-from chainsched.flow.maintain.recall import Recalled, recall
+from chainsched.flow.maintain.recall import MAX_RETURNS, Recalled, give_back, recall
+from chainsched.flow.operate.take import take
 from chainsched.flow.run.claim import claim
 from chainsched.flow.run.dispatch import dispatch
 from chainsched.flow.run.runs import Head, begin_runs
 from chainsched.flow.run.tokens import TokenLedger
-from chainsched.models import GraphRun, JoinNote, Manifest, Metadata, TakenOver, WorkQueue
+from chainsched.models import GraphRun, JoinNote, Manifest, Metadata, Process, TakenOver, WorkQueue
 from chainsched.runtime.loops.reaper import Reaper
-from tests.drive import Clock
+from chainsched.servers.inline import InlineServer
 from tests.factories import (
     NOW,
     make_dependent,
@@ -57,7 +57,8 @@ def turn():
 
 
 def test_it_waits_again_at_its_place_as_if_it_had_not_been_dispatched():
-    row, _ = make_dispatched(priority=7, turn=3, attempt=2, input={"a": 1}, not_before=NOW)
+    manifest = make_manifest(state={}, workflow=NEW, priority=7)
+    row, _ = make_dispatched(manifest, priority=7, turn=3, attempt=2, input={"a": 1}, not_before=NOW)
     before = {**vars(row), "status": QueueStatus.QUEUED, "execution_id": None}
     assert turn() == Recalled(queued=1)
     row.refresh_from_db()
@@ -243,65 +244,127 @@ def test_explain_says_that_one_whose_worker_lives_waits_for_it():
     assert explain(row.manifest_id, workflows=[NEW], now=NOW).code == "pending"
 
 
-class TestTheLoop:
-    """Who counts as able to run something, and when nobody is judged."""
+@pytest.fixture
+def server(monkeypatch):
+    """A task server that executions are submitted to, and that can run the new workflow."""
+    server = InlineServer()
+    monkeypatch.setattr(server, "recent_workflows", lambda *, now: [NEW])
+    monkeypatch.setattr("chainsched.runtime.loops.reaper.get_server", lambda: server)
+    return server
 
-    def test_whoever_starts_has_one_expiry_to_show_what_it_can_run(self):
+
+class TestTheLoop:
+    """Which workflows count as those that can be run, and when none is judged."""
+
+    def test_a_process_that_starts_has_one_expiry_to_show_what_it_can_run(self):
         make_dispatched()
         assert Reaper().turn(NOW).did == 0
         assert Metadata.objects.pending().count() == 1
         assert Reaper(began_at=LONG_AGO).turn(NOW).did == 1
 
-    @pytest.mark.parametrize(
-        ("columns", "expected"),
-        [
-            ({}, 0),
-            ({"workflows": OLD}, 1),
-            ({"stopped_at": NOW}, 0),
-            ({"stopped_at": NOW, "heartbeat_at": NOW - timedelta(seconds=31)}, 1),
-            ({"heartbeat_at": NOW - timedelta(seconds=31)}, 1),
-        ],
-        ids=["lives", "knows it not", "stopped just now", "stopped long ago", "is silent"],
-    )
-    def test_a_worker_may_be_away_for_one_expiry(self, columns, expected):
+    def test_an_execution_that_the_server_still_takes_stays(self, server, monkeypatch):
         make_dispatched()
-        make_process(**{"workflows": [NEW], **columns})
-        assert Reaper(began_at=LONG_AGO).turn(NOW).did == expected
-        assert WorkQueue.objects.queued().count() == expected
+        assert Reaper(began_at=LONG_AGO).turn(NOW).did == 0
+        monkeypatch.setattr(server, "recent_workflows", lambda *, now: OLD)
+        assert Reaper(began_at=LONG_AGO).turn(NOW).did == 1
+        assert WorkQueue.objects.queued().count() == 1
 
-    def test_what_a_lost_worker_had_claimed_and_not_begun_goes_all_the_way_back(self):
+    def test_workers_that_take_rows_for_themselves_get_what_another_server_left_pending(self):
         make_dispatched()
         worker = make_process(workflows=[NEW])
-        claim(process=worker, workflows=[NEW], limit=1, is_begun=False, now=NOW)
-        assert watch_silence(since=NOW) == 2
-        assert WorkQueue.objects.queued().count() == 1
-        assert not Metadata.objects.exists()
+        assert Reaper(began_at=LONG_AGO).turn(NOW).did == 1
+        assert len(take(process=worker, workflows=[NEW], limit=5)) == 1
 
-    def test_a_job_that_ends_every_worker_before_it_begins_is_given_up_all_the_same(self):
+    def test_nothing_is_taken_back_after_the_clock_of_the_database_jumped(self, server, monkeypatch):
         make_dispatched()
-        ended = 0
-        for minute in range(1, 20):
-            at = NOW + timedelta(minutes=minute)
-            worker = make_process(workflows=[NEW], heartbeat_at=at)
-            dispatch(workflows=[NEW], now=at)
-            ended += len(claim(process=worker, workflows=[NEW], limit=1, is_begun=False, now=at))
-            watch_silence(since=at)
-            if Metadata.objects.filter(failure_type="lost").exists():
-                break
-        assert ended == MAX_CLAIMS
-
-    def test_nothing_is_taken_back_after_the_clock_of_the_database_jumped(self):
-        make_dispatched()
-        make_process(workflows=[NEW])
         reaper = Reaper(began_at=LONG_AGO)
         assert reaper.turn(NOW).did == 0
+        monkeypatch.setattr(server, "recent_workflows", lambda *, now: OLD)
         assert reaper.turn(NOW + timedelta(hours=1)).did == 0
         assert Metadata.objects.pending().count() == 1
 
 
-def watch_silence(*, since: datetime) -> int:
-    """How many rows a reaper changes that turns until it has seen all heartbeats stand still for one expiry."""
-    clock = Clock()
-    reaper = Reaper(began_at=LONG_AGO, monotonic=clock)
-    turns = (reaper.turn(since + timedelta(seconds=clock.seconds)) for _ in clock.ticks(until=31))
-    return sum(turn.did for turn in turns)
+def make_taken(worker, *, priority=0, **columns):
+    """An execution that a worker has taken and not begun, and its row."""
+    row = make_queue_row(make_manifest(state={}, priority=priority), priority=priority, **columns)
+    (item,) = dispatch(workflows=OLD, now=NOW, taker=worker).claims
+    return row, Metadata.objects.get(id=item.execution_id)
+
+
+class TestGivingBack:
+    """A worker returns executions that it has taken and not begun."""
+
+    @pytest.fixture
+    def worker(self):
+        return make_process(workflows=OLD)
+
+    def test_the_row_waits_at_its_place_and_no_attempt_is_used(self, worker):
+        row, execution = make_taken(worker, priority=7, turn=3, attempt=2, input={"a": 1}, not_before=NOW)
+        before = WorkQueue.objects.values().get()
+        assert give_back([execution.id], process=worker, now=NOW) == set()
+        back = {"status": QueueStatus.QUEUED, "execution_id": None, "claims": 1}
+        assert WorkQueue.objects.values().get(id=row.id) == {**before, **back}
+        assert not Metadata.objects.exists()
+        assert not run_fsck(now=NOW)
+
+    def test_it_takes_the_place_that_its_manifest_has_now(self, worker):
+        row, execution = make_taken(worker, priority=7)
+        Manifest.objects.update(priority=9)
+        give_back([execution.id], process=worker, now=NOW)
+        row.refresh_from_db()
+        assert row.priority == 9
+
+    def test_another_worker_takes_it(self, worker):
+        row, execution = make_taken(worker)
+        give_back([execution.id], process=worker, now=NOW)
+        (item,) = dispatch(workflows=OLD, now=NOW, taker=make_process()).claims
+        row.refresh_from_db()
+        assert row.execution_id == item.execution_id
+
+    def test_it_may_come_back_ten_times_and_is_lost_then(self, worker):
+        make_queue_row(make_manifest(state={}))
+        returned = 0
+        while not Metadata.objects.filter(failure_type="lost").exists():
+            (item,) = dispatch(workflows=OLD, now=NOW, taker=worker).claims
+            give_back([item.execution_id], process=worker, now=NOW)
+            returned += 1
+        assert returned == MAX_RETURNS
+        assert WorkQueue.objects.queued().get().attempt == 2
+        assert "took it 10 times" in Metadata.objects.get().failure_reason
+
+    def test_one_that_was_asked_to_stop_is_cancelled(self, worker):
+        _, execution = make_taken(worker)
+        Metadata.objects.update(cancel_requested=True)
+        assert give_back([execution.id], process=worker, now=NOW) == set()
+        assert Metadata.objects.get().state == ExecutionState.CANCELLED
+        assert not WorkQueue.objects.queued().exists()
+
+    def test_one_without_its_manifest_ends(self, worker):
+        _, execution = make_taken(worker)
+        Manifest.objects.get().delete()
+        assert give_back([execution.id], process=worker, now=NOW) == set()
+        execution.refresh_from_db()
+        assert (execution.state, execution.failure_type) == (ExecutionState.FAILED, "lost")
+        assert not WorkQueue.objects.queued().exists()
+
+    def test_a_process_that_was_declared_lost_returns_nothing(self, worker):
+        _, execution = make_taken(worker)
+        Process.objects.update(lost_at=NOW)
+        assert give_back([execution.id], process=worker, now=NOW) == set()
+        execution.refresh_from_db()
+        assert execution.state == ExecutionState.IN_PROGRESS
+
+    def test_a_process_returns_no_execution_of_another(self, worker):
+        _, execution = make_taken(make_process(workflows=OLD))
+        assert give_back([execution.id], process=worker, now=NOW) == set()
+        execution.refresh_from_db()
+        assert execution.state == ExecutionState.IN_PROGRESS
+
+    def test_a_letter_whose_retry_comes_back_names_no_execution(self, worker):
+        letter = make_letter(make_manifest())
+        _, execution = make_taken(worker, dead_letter=letter)
+        letter.refresh_from_db()
+        assert letter.retry_execution_id == execution.id
+        give_back([execution.id], process=worker, now=NOW)
+        letter.refresh_from_db()
+        assert letter.retry_execution_id is None

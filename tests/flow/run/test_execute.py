@@ -11,8 +11,7 @@ from chainsched.domain.outcomes import FailureType, Finished
 from chainsched.domain.run_context import RUN_FACTS
 from chainsched.domain.states import ExecutionState
 from chainsched.exceptions import RunHasEnded
-from chainsched.flow.maintain.reap import MAX_CLAIMS
-from chainsched.flow.run.claim import claim, hand_back, note_progress, release
+from chainsched.flow.run.claim import claim, note_progress
 from chainsched.flow.run.execute import execute
 from chainsched.flow.run.record import record
 from chainsched.models import Metadata, Process
@@ -183,27 +182,6 @@ def test_an_input_that_cannot_be_read_fails_and_holds_up_no_other(text):
     recorded = record([Finished(bad.id, outcome)], by=process, now=NOW)
     assert (recorded.ended, recorded.dead_lettered) == ([bad.id], [bad.id])
     assert outcome.failure_reason.startswith("The stored input")
-
-
-def test_claims_that_nobody_heard_about_are_given_back():
-    process = make_process()
-    known, stray = (
-        make_execution(make_manifest(state={}), state=ExecutionState.IN_PROGRESS, process=process, started_at=NOW)
-        for _ in range(2)
-    )
-    assert hand_back(process=process, known={known.id}) == 1
-    stray.refresh_from_db()
-    assert (stray.state, stray.process_id, stray.started_at) == (ExecutionState.PENDING, None, None)
-
-
-def test_what_a_live_process_gives_back_counts_as_nothing_however_often():
-    execution = make_execution(make_manifest(state={}))
-    process = make_process()
-    for _ in range(2 * MAX_CLAIMS):
-        claim(process=process, workflows=["testapp.ping"], limit=1, is_begun=False)
-        assert release([execution.id], process=process) == set()
-    execution.refresh_from_db()
-    assert (execution.state, execution.claims) == (ExecutionState.PENDING, 0)
 
 
 @pytest.mark.parametrize("refused", [object(), pytest.param("\ud800", marks=pytest.mark.postgres)])

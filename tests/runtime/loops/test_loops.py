@@ -8,7 +8,7 @@ from django.db import OperationalError, connections
 
 from chainsched.models import Process
 from chainsched.runtime.process.supervisor import Roles, Supervisor
-from chainsched.runtime.workers import worker
+from chainsched.servers.database import DatabaseServer
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -55,14 +55,14 @@ def test_a_worker_that_turns_is_told_of(run):
 
 
 def test_a_worker_whose_turns_fail_stands_still_while_the_others_go_on(run, monkeypatch):
-    monkeypatch.setattr(worker, "claim", refuse)
+    monkeypatch.setattr(DatabaseServer, "take", refuse)
     run(processes=1)
     first = wait_until(told)
     later = wait_until(lambda: told(since=first["reaper"]))
     assert later["worker"] == first["worker"] == Process.objects.get().started_at
 
 
-def refuse(**_kwargs):
+def refuse(*_args, **_kwargs):
     raise OperationalError("could not extend file")
 
 

@@ -72,16 +72,9 @@ def test_the_last_word_on_progress_is_that_of_the_result(three: Results) -> None
 
 
 def test_what_was_running_when_the_lease_was_lost_is_forgotten(three: Results) -> None:
-    three.begin(job(1))
     three.finish(job(2), completed(None))
     three.discard_all(held=1)
     collected = three.collect()
-    assert (collected.begun, collected.finished) == ({}, [])
+    assert collected.finished == []
     # The third was not there yet.
     assert three.outstanding == 1
-
-
-def test_a_start_is_told_by_its_distance_from_the_claim(three: Results) -> None:
-    three.begin(job(1))
-    three.begin(job(2, began_at=None))
-    assert three.collect().begun == {1: 1.5}

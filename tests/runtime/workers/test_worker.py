@@ -10,13 +10,14 @@ from chainsched.db.clock import database_now
 from chainsched.domain import outcomes
 from chainsched.domain.outcomes import Finished
 from chainsched.domain.states import ExecutionState
-from chainsched.flow.run.claim import claim
+from chainsched.flow.run.dispatch import dispatch
 from chainsched.flow.run.record import Recorded, record
 from chainsched.models import Metadata
 from chainsched.runtime.workers import worker as module
 from chainsched.runtime.workers.runner import Collected
 from chainsched.runtime.workers.worker import Worker
-from tests.factories import NOW, make_execution, make_manifest, make_process
+from chainsched.servers.database import DatabaseServer
+from tests.factories import NOW, make_manifest, make_process, make_queue_row
 
 pytestmark = pytest.mark.django_db
 
@@ -56,6 +57,15 @@ class Bench:
         self.started = []
 
 
+def queue_one():
+    """A row that a worker can take."""
+    return make_queue_row(make_manifest(state={}))
+
+
+def only_execution():
+    return Metadata.objects.get()
+
+
 @pytest.fixture
 def runner():
     return Bench()
@@ -67,8 +77,9 @@ def worker(runner):
 
 
 def test_a_result_is_kept_until_the_database_takes_it(worker, runner, monkeypatch):
-    execution = make_execution(make_manifest(state={}))
+    queue_one()
     worker.turn(NOW)
+    execution = only_execution()
     runner.finished = [execution.id]
     monkeypatch.setattr(module, "record", unavailable)
     with pytest.raises(OperationalError):
@@ -82,8 +93,9 @@ def test_a_result_is_kept_until_the_database_takes_it(worker, runner, monkeypatc
 
 
 def test_nothing_seems_to_have_ended_before_its_result_came(worker, runner):
-    execution = make_execution(make_manifest(state={}))
+    queue_one()
     worker.turn(NOW)
+    execution = only_execution()
     runner.finished = [execution.id]
     came_at = database_now()
     worker.turn(came_at - MINUTE)
@@ -91,65 +103,83 @@ def test_nothing_seems_to_have_ended_before_its_result_came(worker, runner):
     assert execution.ended_at >= came_at
 
 
-def test_a_claim_whose_commit_was_not_heard_of_is_given_back(worker, runner, monkeypatch):
-    first, second = make_execution(make_manifest(state={})), make_execution(make_manifest(state={}))
+class Losing(DatabaseServer):
+    """Its reply is lost after the commit, the first time."""
 
-    def claim_and_vanish(**options):
-        claim(**options | {"limit": 1})
-        raise OperationalError("server closed the connection")
+    is_lost = True
 
-    monkeypatch.setattr(module, "claim", claim_and_vanish)
+    def take(self, **options):
+        claims = super().take(**options | {"limit": 1})
+        if Losing.is_lost:
+            Losing.is_lost = False
+            raise OperationalError("server closed the connection")
+        return claims
+
+
+def test_work_whose_commit_was_not_heard_of_is_returned_and_taken_again(worker, runner, monkeypatch):
+    first, second = queue_one(), queue_one()
+    monkeypatch.setattr(Losing, "is_lost", True)
+    monkeypatch.setattr(module, "get_server", Losing)
     with pytest.raises(OperationalError):
         worker.turn(NOW)
-    assert Metadata.objects.in_progress().count() == 1
-    monkeypatch.setattr(module, "claim", claim)
-    worker.turn(NOW)
-    assert sorted(runner.started) == [first.id, second.id]
+    unheard = only_execution()
+    assert unheard.state == ExecutionState.IN_PROGRESS
+    for _ in range(2):
+        worker.turn(NOW)
+    assert unheard.id not in runner.started
+    began = Metadata.objects.in_progress().values_list("work_queue_id", flat=True)
+    assert sorted(began) == [first.id, second.id]
+    assert sorted(runner.started) == sorted(Metadata.objects.values_list("id", flat=True))
 
 
 def test_a_result_that_the_server_lost_in_a_failover_is_run_again(runner, caplog):
     """A server took another's place and knows nothing of our last commits: what had ended is in progress again."""
-    process = make_process()
+    process, other = make_process(), make_process()
     worker = Worker(process, runner, workflows=["testapp.ping"])
     worker.turn(NOW)
-    began = {"state": ExecutionState.IN_PROGRESS, "process": process, "claimed_at": NOW, "started_at": NOW}
-    forgotten = make_execution(make_manifest(state={}), **began)
-    held_by_another = make_execution(make_manifest(state={}), **{**began, "process": make_process()})
+    row = queue_one()
+    dispatch(workflows=["testapp.ping"], taker=process)
+    forgotten = only_execution()
+    queue_one()
+    dispatch(workflows=["testapp.ping"], taker=other)
     worker.turn(NOW + timedelta(seconds=get_config().process_expiry))
-    assert runner.started == [forgotten.id]
-    assert held_by_another.id in Metadata.objects.in_progress().values_list("id", flat=True)
+    (again,) = runner.started
+    assert again != forgotten.id
+    assert Metadata.objects.get(id=again).work_queue_id == row.id
+    assert Metadata.objects.in_progress().filter(process=other).count() == 1
     assert "1 recorded executions are in progress again after a failover; they will run again." in caplog.text
 
 
-def test_a_draining_worker_claims_nothing(worker, runner):
-    make_execution(make_manifest(state={}))
+def test_a_draining_worker_takes_nothing(worker, runner):
+    queue_one()
     worker.drain()
     worker.turn(NOW)
     assert runner.started == []
 
 
 def test_a_worker_that_stopped_claiming_keeps_its_jobs(worker, runner):
-    execution = make_execution(make_manifest(state={}))
+    queue_one()
     worker.turn(NOW)
-    make_execution(make_manifest(state={}))
+    execution = only_execution()
+    queue_one()
     worker.stop_claiming()
     worker.turn(NOW)
     assert runner.started == [execution.id]
 
 
-def test_a_job_that_was_asked_to_stop_is_asked_again_when_it_comes_back(worker, runner):
-    execution = make_execution(make_manifest(state={}))
+def test_a_job_that_was_asked_to_stop_is_cancelled_when_it_comes_back(worker, runner):
+    queue_one()
     worker.turn(NOW)
+    execution = only_execution()
     Metadata.objects.update(cancel_requested=True)
     worker.turn(NOW + MINUTE)
     assert runner.cancelled == {execution.id}
     # It was on its way back when it was asked to stop, so that no job received the request.
     runner.withdraw()
-    runner.cancelled.clear()
     worker.turn(NOW + MINUTE)
-    worker.turn(NOW + 2 * MINUTE)
-    assert runner.started == [execution.id]
-    assert runner.cancelled == {execution.id}
+    execution.refresh_from_db()
+    assert execution.state == ExecutionState.CANCELLED
+    assert not runner.started
 
 
 def unavailable(*_args, **_options):

@@ -10,7 +10,9 @@ from django.test import Client
 
 from chainsched.db.clock import database_now
 from chainsched.domain.states import BulkDecisionVerb, DeadLetterStatus, ExecutionState
+from chainsched.flow.maintain.recall import give_back
 from chainsched.flow.operate.bulk_decisions import request_bulk_decision
+from chainsched.flow.operate.take import take
 from chainsched.management.commands.chainsched import VERBS
 from chainsched.models import DeadLetter, Manifest, Metadata, Process, WorkQueue
 from chainsched.operations import OPERATIONS
@@ -122,7 +124,7 @@ class Operator:
         self._do("set-limits", "group", "jobs", "--max-active-jobs", str(limit))
 
     def _operate_on_executions(self) -> None:
-        """Executions are dispatched for a worker on another host, which never runs them."""
+        """Executions are taken by a worker on another host, which returns them when they were cancelled."""
         now = database_now()
         worker = Process.objects.create(
             kind="worker", host="another", pid=1, workflows=["headless.look"], started_at=now, heartbeat_at=now
@@ -130,8 +132,10 @@ class Operator:
         for verb, target in (("cancel", "execution"), ("cancel-tree", "execution"), ("cancel", "run")):
             Manifest.objects.get(external_id="job").trigger()
             run_jobs(processes=0)
-            execution = Metadata.objects.get(state=ExecutionState.PENDING)
-            self._do(verb, target, execution.run_id if target == "run" else execution.pk)
+            (item,) = take(process=worker, workflows=["headless.look"], limit=1)
+            self._do(verb, target, item.run_id if target == "run" else item.execution_id)
+            give_back([item.execution_id], process=worker, now=database_now())
+            assert Metadata.objects.get(pk=item.execution_id).state == ExecutionState.CANCELLED
         worker.delete()
         completed = Metadata.objects.filter(state=ExecutionState.COMPLETED).first().pk
         for verb in ("run-again", "run-from-here"):
