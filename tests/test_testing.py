@@ -155,8 +155,8 @@ class TestAsync:
             async_to_sync(test)()
 
     def test_the_inline_server_runs_it_in_its_thread(self, bench):
-        make_execution(make_manifest("job"), workflow="testapp.count_jobs")
-        InlineServer().submit([1])
+        execution = make_execution(make_manifest("job"), workflow="testapp.count_jobs")
+        InlineServer().submit([execution.id])
         assert executions_of("job")[0].state == ExecutionState.COMPLETED
 
 

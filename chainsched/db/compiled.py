@@ -51,16 +51,33 @@ class Parameter(Expression):
 
 # The time that a caller has read from the database's clock.
 NOW = Parameter("now", DateTimeField())
+# A stretch of time.
+AFTER = Parameter("after", DateTimeField())
+UNTIL = Parameter("until", DateTimeField())
 
 
 @dataclass(frozen=True, slots=True)
 class Ids:
-    """Ids that are given with each call, under this name, for ``id_in``. For none of them a query has no rows."""
+    """Ids that are given with each call, under this name, for ``id_in``.
+
+    For none of them a query has no rows and is not sent, unless it ``may_be_empty``, as for rows to leave out.
+    """
 
     name: str = "ids"
+    may_be_empty: bool = False
 
     def adapt(self, value: Collection[int], connection: BaseDatabaseWrapper) -> str:
         return list_of_ids(connection, value)
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Texts that are given with each call, under this name, for ``name_in``."""
+
+    name: str = "names"
+
+    def adapt(self, value: Collection[str], connection: BaseDatabaseWrapper) -> str:
+        return list_of_names(connection, value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +88,7 @@ class _Limit:
         return value
 
 
-Slot = Parameter | Ids | _Limit
+Slot = Parameter | Ids | Names | _Limit
 
 
 def list_of_ids(connection: BaseDatabaseWrapper, ids: Iterable[int]) -> str:
@@ -81,6 +98,14 @@ def list_of_ids(connection: BaseDatabaseWrapper, ids: Iterable[int]) -> str:
     return json.dumps(list(ids))
 
 
+def list_of_names(connection: BaseDatabaseWrapper, names: Iterable[str]) -> str:
+    """Texts as the one parameter that ``name_in`` takes."""
+    if connection.vendor == "postgresql":
+        quoted = (name.replace("\\", "\\\\").replace('"', '\\"') for name in names)
+        return "{" + ",".join(f'"{name}"' for name in quoted) + "}"
+    return json.dumps(list(names))
+
+
 @dataclass(frozen=True, slots=True)
 class _Built:
     """The text of a query, its parameters in their order, and the converters of its columns."""
@@ -88,6 +113,10 @@ class _Built:
     sql: str
     slots: Sequence[Slot]
     converters: Sequence[tuple[int, Sequence[Callable[..., Any]], Any]]
+
+    def has_no_rows(self, values: Mapping[str, Any]) -> bool:
+        """Whether a list of ids is empty without which there are no rows."""
+        return any(isinstance(slot, Ids) and not slot.may_be_empty and not values[slot.name] for slot in self.slots)
 
     def parameters(self, values: Mapping[str, Any], connection: BaseDatabaseWrapper) -> list[Any]:
         # By name: lists of ids, which take time, often stand in several places.
@@ -139,11 +168,16 @@ class CompiledQuery(_Compiled):
         """The rows for these values of its parameters, as tuples."""
         connection = connections[get_config().database]
         built = self._of(connection)
-        if any(isinstance(slot, Ids) and not values[slot.name] for slot in built.slots):
+        if built.has_no_rows(values):
             return []
         with binding_cursor(connection) as cursor:
             cursor.execute(built.sql, built.parameters(values, connection))
             return built.converted(cursor.fetchall(), connection)
+
+    def value(self, **values: Any) -> Any:
+        """The value of its only column in the first row; None without a row. For a query that has a limit."""
+        found = self.rows(**values, limit=1)
+        return found[0][0] if found else None
 
     def column(self, **values: Any) -> list[Any]:
         """The values of its only column."""
@@ -172,7 +206,7 @@ class CompiledUpdate(_Compiled):
         """Write; returns how many rows were written."""
         connection = connections[get_config().database]
         built = self._of(connection)
-        if any(isinstance(slot, Ids) and not values[slot.name] for slot in built.slots):
+        if built.has_no_rows(values):
             return 0
         with binding_cursor(connection) as cursor:
             cursor.execute(built.sql, built.parameters(values, connection))

@@ -16,7 +16,7 @@ from django.db.models import F, Lookup
 from django.db.models.sql.compiler import SQLCompiler
 
 from chainsched.conf import get_config
-from chainsched.db.compiled import Ids, list_of_ids
+from chainsched.db.compiled import Ids, Names, list_of_ids
 
 _CONDITIONS = {
     "postgresql": "{} = ANY(%s::bigint[])",
@@ -40,6 +40,19 @@ class IdIn(Lookup):
         return condition, (*parameters, parameter)
 
 
+class NameIn(Lookup):
+    """``column`` holds one of the texts, which are given with each call of a compiled query."""
+
+    lookup_name = "name_in"
+    prepare_rhs = False
+
+    def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> tuple[str, tuple[Any, ...]]:
+        """An array on PostgreSQL, a table of JSON on SQLite."""
+        column, parameters = self.process_lhs(compiler, connection)
+        condition = _CONDITIONS[connection.vendor].format(column).replace("bigint", "text")
+        return condition, (*parameters, self.rhs)
+
+
 def among_ids(column: str, ids: Iterable[int]) -> tuple[str, str]:
     """The same condition for SQL of our own, and the one parameter that it takes.
 
@@ -57,3 +70,9 @@ def id_in(**wanted: Iterable[int] | Ids) -> IdIn:
     """A condition for ``filter``: ``id_in(manifest=ids)`` means ``manifest__in=ids``, for any number of ids."""
     ((column, ids),) = wanted.items()
     return IdIn(F(column), ids if isinstance(ids, Ids) else list(ids))
+
+
+def name_in(**wanted: Names) -> NameIn:
+    """A condition for ``filter`` of a compiled query: ``name_in(workflow=Names())``."""
+    ((column, names),) = wanted.items()
+    return NameIn(F(column), names)

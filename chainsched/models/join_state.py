@@ -10,7 +10,7 @@ from django.db import connections, models
 from django.db.models import Q
 
 from chainsched.db import bulk
-from chainsched.db.compiled import CompiledQuery, Ids
+from chainsched.db.compiled import AFTER, NOW, UNTIL, CompiledQuery, Ids
 from chainsched.db.fields import IdList, PinnedManager, choices, knows, one_of
 from chainsched.db.id_in import id_in
 from chainsched.domain.joins import JoinOutcome
@@ -112,13 +112,12 @@ class JoinStateQuerySet(models.QuerySet["JoinState"]):
 
     def past_deadline(self, now: datetime, *, limit: int) -> list[int]:
         """Rows that wait although their deadline has passed."""
-        late = self.waiting().known().filter(deadline_at__lte=now).order_by("deadline_at")
-        return list(late.values_list("id", flat=True)[:limit])
+        return _LATE.column(now=now, limit=limit)
 
     def next_deadline(self, *, after: datetime, until: datetime) -> datetime | None:
         """The first deadline after ``after`` and up to ``until``."""
-        waiting = self.waiting().filter(deadline_at__gt=after, deadline_at__lte=until).order_by("deadline_at")
-        return waiting.values_list("deadline_at", flat=True).first()
+        at: datetime | None = _NEXT_DEADLINE.value(after=after, until=until)
+        return at
 
     def wrong_counts(self) -> dict[int, tuple[int, int]]:
         """The counted and the held tokens of each row where they differ: one statement, one snapshot."""
@@ -150,6 +149,19 @@ class JoinStateQuerySet(models.QuerySet["JoinState"]):
         return set(run_ids) - set(decided)
 
 
+_LATE = CompiledQuery(
+    lambda: JoinState.objects.waiting().known().filter(deadline_at__lte=NOW).order_by("deadline_at").values_list("id"),
+    has_limit=True,
+)
+_NEXT_DEADLINE = CompiledQuery(
+    lambda: (
+        JoinState.objects.waiting()
+        .filter(deadline_at__gt=AFTER, deadline_at__lte=UNTIL)
+        .order_by("deadline_at")
+        .values_list("deadline_at")
+    ),
+    has_limit=True,
+)
 _PLACES = CompiledQuery(
     lambda: JoinState.objects.filter(id_in(id=Ids())).values_list(
         "id", "run_id", "join_id", "run__version", "run__cancelled_at"

@@ -8,6 +8,7 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import connections, models
 from django.db.models import Q
 
+from chainsched.db.compiled import CompiledQuery
 from chainsched.db.fields import PinnedManager
 from chainsched.models.model_methods import GroupActions
 
@@ -18,6 +19,10 @@ class ManifestGroupQuerySet(models.QuerySet["ManifestGroup"]):
     def restricting_dispatch(self) -> ManifestGroupQuerySet:
         """The groups that may hold their rows back: disabled ones and those with a limit."""
         return self.filter(Q(is_enabled=False) | Q(max_active_jobs__isnull=False))
+
+    def dispatch_limits(self) -> list[tuple[int, int | None, bool]]:
+        """The same: id, limit, and whether it is enabled."""
+        return _DISPATCH_LIMITS.rows()
 
     def join(self, names: Sequence[str]) -> None:
         """Keep the switches of these groups as they are until members that are being written are visible.
@@ -36,6 +41,11 @@ class ManifestGroupQuerySet(models.QuerySet["ManifestGroup"]):
     def lock(self, names: Sequence[str]) -> None:
         """Lock groups that are about to change, in the order of their names."""
         list(self.filter(name__in=names).order_by("name").select_for_update(no_key=True).values_list("id"))
+
+
+_DISPATCH_LIMITS = CompiledQuery(
+    lambda: ManifestGroup.objects.restricting_dispatch().order_by().values_list("id", "max_active_jobs", "is_enabled")
+)
 
 
 class ManifestGroup(GroupActions, models.Model):

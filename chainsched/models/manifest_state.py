@@ -10,7 +10,7 @@ from django.db import models
 from django.db.models import Case, F, Q, Value, When
 
 from chainsched.db import bulk
-from chainsched.db.compiled import NOW, CompiledQuery, CompiledUpdate, Ids, Parameter
+from chainsched.db.compiled import AFTER, NOW, UNTIL, CompiledQuery, CompiledUpdate, Ids, Parameter
 from chainsched.db.fields import IdList, PinnedManager
 from chainsched.db.id_in import id_in
 from chainsched.domain.states import ScheduleType
@@ -85,8 +85,8 @@ class ManifestStateQuerySet(models.QuerySet["ManifestState"]):
 
         The search has an end because SQL can set an alarm for infinity, which cannot be read.
         """
-        armed = self.filter(next_run_at__gt=after, next_run_at__lte=until).order_by("next_run_at")
-        return armed.values_list("next_run_at", flat=True).first()
+        at: datetime | None = _NEXT_ALARM.value(after=after, until=until)
+        return at
 
     def waiting_requests(self, manifest_ids: Collection[int]) -> dict[int, tuple[datetime, Any]]:
         """The trigger requests that wait, by manifest: when they may run, and their input, None for the manifest's."""
@@ -170,6 +170,14 @@ _LOCK = CompiledQuery(lambda: _locked(_these().order_by("manifest_id"), is_waiti
 _LOCK_FREE = CompiledQuery(lambda: _locked(_these().order_by("manifest_id"), is_waiting=False))
 _LOCK_DUE_PAGE = CompiledQuery(
     lambda: _locked(ManifestState.objects.due(NOW).order_by("next_run_at"), is_waiting=False), has_limit=True
+)
+_NEXT_ALARM = CompiledQuery(
+    lambda: (
+        ManifestState.objects.filter(next_run_at__gt=AFTER, next_run_at__lte=UNTIL)
+        .order_by("next_run_at")
+        .values_list("next_run_at")
+    ),
+    has_limit=True,
 )
 _NOTE_QUEUED = {
     (is_covering, answered): _note_queued(is_covering=is_covering, answered=answered)

@@ -7,6 +7,7 @@ from datetime import datetime
 from django.db import models
 
 from chainsched.db import bulk
+from chainsched.db.compiled import NOW, CompiledQuery, CompiledUpdate, Parameter
 from chainsched.db.fields import PinnedManager
 
 DISPATCH = "dispatch"
@@ -22,11 +23,10 @@ class NamedLockQuerySet(models.QuerySet["NamedLock"]):
 
         The lock is taken by a write, so that it also makes a transaction on SQLite the only one.
         """
-        mine = self.filter(name=name)
-        if not mine.update(turned_at=now):
+        if not _TURN.run(name=name, now=now):
             bulk.insert(NamedLock, [{"name": name}], returning=("name",), skip_conflicts=True)
-            mine.update(turned_at=now)
-        return mine.get()
+            _TURN.run(name=name, now=now)
+        return NamedLock(name=name, turns=_TURNS.column(name=name)[0], turned_at=now)
 
     def lock(self, name: str) -> None:
         """Hold the named row until the transaction ends, without taking a turn."""
@@ -46,8 +46,13 @@ class NamedLockQuerySet(models.QuerySet["NamedLock"]):
 
     def present_turns(self, name: str) -> dict[int, int]:
         """The turn that fairness has reached at each priority."""
-        stored = self.filter(name=name).values_list("turns", flat=True).first() or {}
+        stored: dict[str, int] = next(iter(_TURNS.column(name=name)), {})
         return {int(priority): turn for priority, turn in stored.items()}
+
+
+NAME = Parameter("name", models.CharField())
+_TURN = CompiledUpdate(lambda: NamedLock.objects.filter(name=NAME), turned_at=NOW)
+_TURNS = CompiledQuery(lambda: NamedLock.objects.filter(name=NAME).values_list("turns"))
 
 
 class NamedLock(models.Model):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import connections, models
 
-from chainsched.db.compiled import CompiledQuery, Ids
+from chainsched.db.compiled import CompiledQuery, Ids, Parameter
 from chainsched.db.fields import IdList, PinnedManager
 from chainsched.db.id_in import id_in
 from chainsched.models.manifest import manifest_is_known
@@ -45,11 +45,7 @@ class DueNoteQuerySet(NoteQuerySet):
 
     def page(self, *, after: int, limit: int) -> list[tuple[int, int]]:
         """The ids and children of the next notes; those to a child that this version does not know stay."""
-        return list(
-            self.filter(manifest_is_known("child_id"), id__gt=after)
-            .order_by("id")
-            .values_list("id", "child_id")[:limit]
-        )
+        return _PAGE.rows(after_id=after, limit=limit)
 
     def waiting_for(self, child_ids: Collection[int]) -> set[int]:
         """Those of these manifests that a note waits for."""
@@ -60,6 +56,15 @@ class DueNoteQuerySet(NoteQuerySet):
         return self._take("id", note_ids, ("child_id", "run_id", "parent_execution_id", "tokens", "is_again"))
 
 
+AFTER_ID = Parameter("after_id", models.BigIntegerField())
+_PAGE = CompiledQuery(
+    lambda: (
+        DueNote.objects.filter(manifest_is_known("child_id"), id__gt=AFTER_ID)
+        .order_by("id")
+        .values_list("id", "child_id")
+    ),
+    has_limit=True,
+)
 _CHILDREN_WITH_NOTES = CompiledQuery(lambda: DueNote.objects.filter(id_in(child_id=Ids())).values_list("child_id"))
 
 
@@ -91,12 +96,17 @@ class JoinNoteQuerySet(NoteQuerySet):
 
     def states(self, *, after: int, limit: int) -> list[int]:
         """The next JoinStates that notes wait for, by id."""
-        waiting = self.filter(state_id__gt=after).order_by("state_id").values_list("state_id", flat=True)
-        return list(waiting.distinct()[:limit])
+        return _STATES.column(after_id=after, limit=limit)
 
     def take(self, state_ids: Collection[int]) -> list[tuple[Any, ...]]:
         """Take all notes of these JoinStates away: state, open, arrived, gated, newest."""
         return self._take("state_id", state_ids, ("state_id", "open", "arrived", "gated", "newest"))
+
+
+_STATES = CompiledQuery(
+    lambda: JoinNote.objects.filter(state_id__gt=AFTER_ID).order_by("state_id").values_list("state_id").distinct(),
+    has_limit=True,
+)
 
 
 class JoinNote(models.Model):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +13,9 @@ from django.db import models
 from django.db.models import F, Q
 
 from chainsched.db import bulk
-from chainsched.db.compiled import CompiledQuery
+from chainsched.db.compiled import AFTER, NOW, UNTIL, CompiledQuery, Ids, Names, Parameter
 from chainsched.db.fields import IdList, PinnedManager, choices, knows, one_of, reference
-from chainsched.db.id_in import id_in
+from chainsched.db.id_in import id_in, name_in
 from chainsched.domain.known import Kinds
 from chainsched.domain.states import QueueStatus, Source
 from chainsched.models.manifest import KINDS as MANIFEST_KINDS
@@ -63,11 +64,7 @@ class WorkQueueQuerySet(models.QuerySet["WorkQueue"]):
         """The order of dispatch."""
         return self.order_by("-priority", "turn", "id")
 
-    def lock_next(self, limit: int) -> WorkQueueQuerySet:
-        """The next rows in the order of dispatch, locked; rows that are being cancelled are skipped."""
-        return self.in_order().select_for_update(of=("self",), skip_locked=True, no_key=True)[:limit]
-
-    def ready(self, now: datetime) -> WorkQueueQuerySet:
+    def ready(self, now: datetime | Parameter) -> WorkQueueQuerySet:
         """Waiting rows that are past their ``not_before`` and not held by their manifest or group.
 
         Rows with a value that this version does not know, their own or their manifest's, wait for a newer one.
@@ -78,7 +75,11 @@ class WorkQueueQuerySet(models.QuerySet["WorkQueue"]):
 
     def has_any_in_line(self) -> bool:
         """Whether any row takes part in dispatch."""
-        return bool(_ANY_IN_LINE.rows(limit=1))
+        return _ANY_IN_LINE.value() is not None
+
+    def has_any_ready(self, now: datetime) -> bool:
+        """Whether any row is ready."""
+        return _ANY_READY.value(now=now) is not None
 
     def ahead_of(self, row: WorkQueue) -> WorkQueueQuerySet:
         """The rows that come before this one in the order of dispatch."""
@@ -211,8 +212,8 @@ class WorkQueueQuerySet(models.QuerySet["WorkQueue"]):
 
         The search has an end because SQL can let a row wait until infinity, which cannot be read.
         """
-        waiting = self.queued().filter(not_before__gt=after, not_before__lte=until).order_by("not_before")
-        return waiting.values_list("not_before", flat=True).first()
+        at: datetime | None = _NEXT_NOT_BEFORE.value(after=after, until=until)
+        return at
 
     def waiting_of(self, manifest_ids: Collection[int]) -> set[int | None]:
         """Which of these manifests have a row that waits."""
@@ -227,7 +228,74 @@ class WorkQueueQuerySet(models.QuerySet["WorkQueue"]):
         return bulk.update(WorkQueue, rows, where={"status": QueueStatus.DISPATCHED})
 
 
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """Which rows a turn of dispatch looks for: ready now, of these workflows, and outside of these groups.
+
+    Left out are those that it has ``taken`` already; with ``only`` all but these.
+    """
+
+    now: datetime
+    workflows: Collection[str]
+    full_groups: Collection[int]
+    taken: Collection[int]
+    only: Collection[int] | None = None
+
+    def lock(self, *, limit: int) -> list[dict[str, Any]]:
+        """Lock the next rows in the order of dispatch; rows that another transaction holds are skipped."""
+        return [dict(zip(LOOK_COLUMNS, row, strict=True)) for row in self._rows(LOOK_COLUMNS, limit=limit)]
+
+    def ids(self, *, limit: int) -> list[int]:
+        """The same, where a value of one of them cannot be read."""
+        return [id_ for (id_,) in self._rows(("id",), limit=limit)]
+
+    def _rows(self, columns: tuple[str, ...], *, limit: int) -> list[Any]:
+        given = {"now": self.now, "names": self.workflows, "full": self.full_groups, "taken": self.taken}
+        if self.only is None:
+            return _LOOKS[columns, False].rows(**given, limit=limit)
+        return _LOOKS[columns, True].rows(**given, ids=self.only, limit=limit)
+
+
+def _look(columns: tuple[str, ...], *, has_only: bool) -> CompiledQuery:
+    def rows() -> models.QuerySet[Any, Any]:
+        full = WorkQueue.objects.exclude(id_in(group=Ids("full", may_be_empty=True)), group__isnull=False)
+        left = full.exclude(id_in(id=Ids("taken", may_be_empty=True))).filter(name_in(workflow=Names()))
+        left = left.filter(id_in(id=Ids())) if has_only else left
+        ready = left.ready(NOW).in_order().values_list(*columns)
+        return ready.select_for_update(of=("self",), skip_locked=True, no_key=True)
+
+    return CompiledQuery(rows, has_limit=True)
+
+
+LOOK_COLUMNS = (
+    "id",
+    "group_id",
+    "priority",
+    "turn",
+    "run_id",
+    "tokens",
+    "root_correlation_id",
+    "dead_letter_id",
+    "timeout_seconds",
+    "manifest__timeout_seconds",
+    "claims",
+)
+_LOOKS: dict[tuple[tuple[str, ...], bool], CompiledQuery] = {
+    (columns, has_only): _look(columns, has_only=has_only)
+    for columns in (LOOK_COLUMNS, ("id",))
+    for has_only in (True, False)
+}
 _ANY_IN_LINE = CompiledQuery(lambda: WorkQueue.objects.in_line().in_order().values_list("id"), has_limit=True)
+_ANY_READY = CompiledQuery(lambda: WorkQueue.objects.ready(NOW).values_list("id"), has_limit=True)
+_NEXT_NOT_BEFORE = CompiledQuery(
+    lambda: (
+        WorkQueue.objects.queued()
+        .filter(not_before__gt=AFTER, not_before__lte=UNTIL)
+        .order_by("not_before")
+        .values_list("not_before")
+    ),
+    has_limit=True,
+)
 
 
 class WorkQueue(QueueActions, models.Model):

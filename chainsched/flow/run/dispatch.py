@@ -22,7 +22,6 @@ from django.db import DatabaseError, OperationalError
 from chainsched.conf import get_config
 from chainsched.db import bulk, locks
 from chainsched.db.clock import database_now
-from chainsched.db.id_in import id_in
 from chainsched.db.locks import Patience
 from chainsched.db.notify import WORKER
 from chainsched.domain.capacity import Candidate, Room, admit, advance_turns, room
@@ -34,6 +33,7 @@ from chainsched.flow.run.carried import find_cancelled
 from chainsched.flow.transactions import in_parts, in_words, is_about_rows, report_unwritable, transact
 from chainsched.models import DeadLetter, JoinState, ManifestGroup, Metadata, NamedLock, Process, TakenOver, WorkQueue
 from chainsched.models.named_lock import DISPATCH
+from chainsched.models.work_queue import Looked
 from chainsched.signals import execution_dispatched, execution_started
 
 logger = logging.getLogger(__name__)
@@ -201,7 +201,7 @@ def _claims(execution_ids: Sequence[int]) -> list[Claim]:
 
 
 def _room(taker: Process | None) -> Room:
-    groups = list(ManifestGroup.objects.restricting_dispatch().values_list("id", "max_active_jobs", "is_enabled"))
+    groups = ManifestGroup.objects.dispatch_limits()
     return room(
         max_active=get_config().max_active_jobs,
         limits={group_id: limit for group_id, limit, _ in groups},
@@ -245,30 +245,14 @@ def _choose(left: Room, search: Search, *, now: datetime) -> Chosen:
 
 
 def _look(left: Room, search: Search, *, now: datetime, limit: int, taken: Collection[int]) -> list[dict[str, Any]]:
-    rows = WorkQueue.objects.ready(now).filter(workflow__in=search.workflows).outside_groups(left.full_groups)
-    if search.only is not None:
-        rows = rows.filter(id_in(id=search.only))
-    columns = (
-        "id",
-        "group_id",
-        "priority",
-        "turn",
-        "run_id",
-        "tokens",
-        "root_correlation_id",
-        "dead_letter_id",
-        "timeout_seconds",
-        "manifest__timeout_seconds",
-        "claims",
-    )
-    next_rows = rows.exclude(id_in(id=taken)).lock_next(limit)
+    looked = Looked(now, search.workflows, left.full_groups, taken, search.only)
     try:
-        found = [dict(row) for row in next_rows.values(*columns)]
+        found = looked.lock(limit=limit)
     except DatabaseError:
         raise
     except Exception:
         # A stored value cannot be read: then the rows are at least known by their ids.
-        search.met.extend(next_rows.values_list("id", flat=True))
+        search.met.extend(looked.ids(limit=limit))
         raise
     search.met.extend(row["id"] for row in found)
     return found

@@ -140,7 +140,7 @@ def _record_once(finished: Sequence[Finished], *, by: Process | None, now: datet
     ledger.write()
     closed = {verdict.execution.id for verdict in verdicts}
     announce_executions(execution_ended, sorted(closed))
-    if closed and WorkQueue.objects.ready(now).exists():
+    if closed and WorkQueue.objects.has_any_ready(now):
         wake(DISPATCHER)
     return Recorded(
         ended=sorted(closed),

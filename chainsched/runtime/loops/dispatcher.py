@@ -29,7 +29,7 @@ def turn(now: datetime, *, limit: int = BATCH) -> Turn:
 
 
 def _wake_workers(now: datetime) -> Turn:
-    is_waiting = WorkQueue.objects.ready(now).exists()
+    is_waiting = WorkQueue.objects.has_any_ready(now)
     if is_waiting:
         notify.send(notify.WORKER)
     return Turn(did=int(is_waiting), next_at=_next_time(now))
