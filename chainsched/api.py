@@ -369,7 +369,7 @@ def bring_forward(row: WorkQueue) -> bool:
 
 
 def explain_row(row: WorkQueue) -> Explanation:
-    """Why a row of the queue waits, checked in the dispatcher's order; or that it waits no longer."""
+    """Why a row of the queue waits, checked in the order of dispatch; or that it waits no longer."""
     now = database_now()
     return explain_waiting(row, workflows=known_workflows(now=now), now=now)
 

@@ -201,7 +201,7 @@ class Config:
 
     database: Alias = Field("default", description="Alias of the database that holds the tables.")
     owner: Name = Field(default_factory=_default_owner, description="Name under which declarations are stored.")
-    task_server: Server = Field("database", description="Server that runs dispatched jobs: a name or a path.")
+    task_server: Server = Field("database", description="Server that runs jobs: a name or a path.")
     seed: Seed = Field(SeedConfig(), description="When declarations are written to the database.")
     manager_interval: Seconds = Field(5, description="Longest time between two turns of the manager.")
     dispatcher_interval: Seconds = Field(5, description="Longest time between two turns of the dispatcher.")
@@ -217,7 +217,7 @@ class Config:
         True,
         description="Whether processes wake each other through PostgreSQL, or the alias over which they listen.",
     )
-    max_active_jobs: CountOrNone = Field(100, description="Executions pending or running at once, over all hosts.")
+    max_active_jobs: CountOrNone = Field(100, description="Jobs that run at once, over all hosts.")
     dependent_priority_boost: Boost = Field(16, description="Added to the priority of dependents.")
     max_retries: CountOrZero = Field(3, description="Failures before a job is dead-lettered.")
     retry_delay: SecondsOrZero = Field(300, description="Wait before the first retry.")

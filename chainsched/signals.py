@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from django.dispatch import Signal
 
-# Receivers get ``execution``, a Metadata row as it is after the commit. An execution that a process claimed and then
-# released without having begun it is started again, with another signal, by the next process that claims it.
+# Receivers get ``execution``, a Metadata row as it is after the commit. The first two are sent together for work that a
+# worker takes for itself. An execution that is returned before its code began is removed without a signal; when its
+# queue row is taken again, that is another execution with signals of its own.
 execution_dispatched = Signal()
 execution_started = Signal()
 execution_ended = Signal()

@@ -145,7 +145,7 @@ class Workbench:
         return turn.did + (self.manage() if turn.has_more else 0)
 
     def dispatch(self) -> int:
-        """One turn of the dispatcher: rows that the limits have room for are dispatched; returns how many."""
+        """Dispatch the rows that the limits have room for, as to a task server; returns how many."""
         dispatched = dispatch(workflows=registry.names(), now=self._now)
         cancel_late(dispatched.cancelled_rows, now=self._now)
         return len(dispatched.execution_ids)

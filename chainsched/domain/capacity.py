@@ -10,7 +10,7 @@ UNLIMITED = None
 
 @dataclass(slots=True)
 class Room:
-    """The free places under the limits while the dispatcher admits rows one after the other."""
+    """The free places under the limits while rows are admitted one after the other."""
 
     total: int | None
     groups: dict[int, int] = field(default_factory=dict)

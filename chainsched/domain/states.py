@@ -116,7 +116,7 @@ SOURCES_PAST_DISABLED = (Source.TRIGGER, Source.DEAD_LETTER)
 
 EXECUTION_TRANSITIONS: Mapping[ExecutionState, frozenset[ExecutionState]] = {
     ExecutionState.PENDING: frozenset({ExecutionState.IN_PROGRESS, ExecutionState.CANCELLED}),
-    # Back to pending: a claim that never began to run.
+    # No stage goes back to pending: an execution that comes back before it began is removed, and its queue row waits.
     ExecutionState.IN_PROGRESS: frozenset({ExecutionState.PENDING, *TERMINAL_STATES}),
     ExecutionState.COMPLETED: frozenset(),
     ExecutionState.FAILED: frozenset(),
@@ -125,7 +125,7 @@ EXECUTION_TRANSITIONS: Mapping[ExecutionState, frozenset[ExecutionState]] = {
 
 QUEUE_TRANSITIONS: Mapping[QueueStatus, frozenset[QueueStatus]] = {
     QueueStatus.QUEUED: frozenset({QueueStatus.DISPATCHED, QueueStatus.CANCELLED}),
-    # Back to queued: an execution that has not begun and that no live process can run.
+    # Back to queued: its execution has not begun, and was returned by its worker or can be run by no process.
     QueueStatus.DISPATCHED: frozenset({QueueStatus.QUEUED}),
     QueueStatus.CANCELLED: frozenset(),
 }

@@ -166,7 +166,7 @@ class MetadataQuerySet(ClaimQuerySet):
         return deleted
 
     def delete(self) -> NoReturn:
-        """Refuse: retention removes executions by ``purge``, and recall removes unclaimed ones by ``withdraw``."""
+        """Refuse: retention removes executions by ``purge``, and recall those that never began by ``withdraw``."""
         raise ExecutionIsFinal("Executions are an audit trail and are removed by retention only, not by delete().")
 
 

@@ -124,12 +124,12 @@ class ClaimQuerySet(models.QuerySet["Metadata"]):
         return self.pending().exclude(workflow__in=workflows).order_by("id")
 
     def lock_unclaimed(self, execution_ids: Collection[int]) -> list[Metadata]:
-        """Lock those that are still pending, in id order, skipping rows that a worker is claiming; without payloads."""
+        """Lock those that are still pending, in id order, skipping rows that are being claimed; without payloads."""
         rows = self.pending().filter(id_in(id=execution_ids)).order_by("id").defer(*PAYLOADS)
         return list(rows.select_for_update(skip_locked=True))
 
     def withdraw(self, execution_ids: Collection[int]) -> int:
-        """Delete executions that never began; only ``flow.maintain.recall`` may. Returns how many."""
+        """Delete executions that go back to the queue; only ``flow.maintain.recall`` may. Returns how many."""
         deleted, _ = models.QuerySet.delete(self.active().filter(id_in(id=execution_ids)))
         return deleted
 

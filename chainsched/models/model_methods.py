@@ -236,7 +236,7 @@ class QueueActions:
         return api.bring_forward(cast("WorkQueue", self))
 
     def explain(self) -> Explanation:
-        """The reason for which it waits, in the order in which the dispatcher asks; or that it waits no longer."""
+        """The reason for which it waits, in the order in which dispatch asks; or that it waits no longer."""
         return api.explain_row(cast("WorkQueue", self))
 
     acancel = async_twin(cancel)

@@ -21,11 +21,11 @@ class ProcessQuerySet(models.QuerySet["Process"]):
     """Which processes are alive, by the database's clock."""
 
     def trusted(self) -> ProcessQuerySet:
-        """Those that were not declared lost and have not stopped: only these may claim and finish."""
+        """Those that were not declared lost and have not stopped: only these may take work and finish it."""
         return self.filter(IS_TRUSTED)
 
     def is_trusted(self, process: Process) -> bool:
-        """Whether this process may claim and finish."""
+        """Whether this process may take work and finish it."""
         return bool(_TRUSTED.rows(process_id=process.pk))
 
     def alive(self, *, beaten_since: datetime) -> ProcessQuerySet:

@@ -1,4 +1,4 @@
-"""Task servers: each runs what is dispatched. Its workers take work for themselves, or the dispatcher submits it."""
+"""Task servers: each runs jobs. Its workers take queued rows for themselves, or the dispatcher submits executions."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class TaskServer(Protocol):
 
     @abstractmethod
     def submit(self, execution_ids: Sequence[int]) -> None:
-        """Take over these pending executions; called at the end of each turn, so there may be none.
+        """Take over these pending executions; called at the end of each turn that found room; there may be none.
 
-        Executions that are still unclaimed after a while are submitted again.
+        Executions that are still unclaimed after a minute are submitted again, in each turn.
         """
         ...
 

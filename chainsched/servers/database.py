@@ -24,7 +24,7 @@ class DatabaseServer(TaskServer):
         return ()
 
     def room(self, *, now: datetime) -> int | None:
-        """None at all: workers take what they can start."""
+        """No room: workers take what they can start."""
         return 0
 
     def take(self, *, process: Process, workflows: Collection[str], limit: int) -> Sequence[Claim]:

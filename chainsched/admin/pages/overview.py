@@ -163,7 +163,7 @@ class Overview:
         )
 
     def _unclaimed(self) -> Iterator[Table]:
-        """Executions at the head of the order of claims that no worker has taken; no table if there are none."""
+        """Executions at the head of the order of claims that no process has claimed; no table if there are none."""
         if not self._sees(Metadata):
             return
         head = visible(self._site, self._request, Metadata).pending().in_claim_order()[:HEAD_ROWS]

@@ -19,7 +19,7 @@ from chainsched.db.clock import database_now
 from chainsched.models import Metadata, NamedLock, Process
 
 MAX_RUNS = 50
-# The dispatcher turns all the time; it is late after this many of its intervals.
+# The lock of dispatch is late when it was not taken for this many intervals of the dispatcher.
 LATE_AFTER = 6
 
 
@@ -126,7 +126,7 @@ def _since_heartbeat(process: Any) -> timedelta:
 
 
 def _lock_liveness(lock: Any) -> str:
-    """Only the dispatcher turns all the time; the other loops turn when there is work."""
+    """Whether a lock was taken lately. Only that of dispatch is judged; the others are taken when there is work."""
     if lock.turned_at is None:
         return "never"
     late = timedelta(seconds=LATE_AFTER * get_config().dispatcher_interval)

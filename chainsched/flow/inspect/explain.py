@@ -194,7 +194,7 @@ class _Load:
 
 
 def _why_held(row: WorkQueue, load: _Load, *, workflows: Collection[str], now: datetime) -> tuple[str, str]:
-    """Why a queued row is not dispatched, checked in the dispatcher's order."""
+    """Why a queued row is not dispatched, checked in the order in which dispatch asks."""
     if row.put_aside_at is not None:
         return str(Reason.PUT_ASIDE), _why_put_aside(DISPATCHING, row.put_aside_at, row.put_aside_reason)
     if row.not_before is not None and row.not_before > now:

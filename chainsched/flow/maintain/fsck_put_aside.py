@@ -2,7 +2,7 @@
 
 Reads:  states and queue rows that are put aside.
 Writes: with ``repair``, and at the pace of the reconciler, their alarms and places in the queue.
-Next:   the manager and the dispatcher, which put them aside again if they still cannot be written.
+Next:   the manager and dispatch, which put them aside again if they still cannot be written.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 R = TypeVar("R")
 
 BATCH = 500
-# So often may a job come back from the process that took it; after that its next return counts as a lost attempt.
+# A job that processes have taken so often does not wait again when it comes back: that counts as a lost attempt.
 MAX_RETURNS = 10
 NO_PROCESS_CAN_RUN_IT = "no live process can run it, and it cannot wait in the queue again"
 
@@ -52,7 +52,7 @@ class Recalled:
 def recall(*, workflows: Collection[str], now: datetime) -> Recalled:
     """Put pending executions of other workflows than these back into the queue, where they count for no limit.
 
-    No attempt is used: no worker has begun them. An execution that a worker claims in the same moment stays claimed,
+    No attempt is used: none of them has begun. An execution that a process claims in the same moment stays claimed,
     and one with a manifest that has another row in the queue, which only a change by hand can cause, stays pending.
     """
     stranded = list(Metadata.objects.stranded(workflows).values_list("id", flat=True)[:BATCH])
@@ -74,9 +74,9 @@ def recall(*, workflows: Collection[str], now: datetime) -> Recalled:
 def give_back(execution_ids: Collection[int], *, process: Process, now: datetime) -> set[int]:
     """Return executions of this process that it has not begun; the result are those to try again later.
 
-    They wait in the queue again, at their old place, and no attempt is used. Nothing is waited for: rows that another
-    transaction holds come later. A process that was declared lost returns nothing. One that was asked to stop ends as
-    cancelled; one that came back too often, or cannot wait in the queue again, ends as lost.
+    They wait in the queue again, at the place that their manifest has now, and no attempt is used. Nothing is waited
+    for: rows that another transaction holds come later. A process that was declared lost returns nothing. One that was
+    asked to stop ends as cancelled; one that came back too often, or cannot wait in the queue again, ends as lost.
     """
     parts = in_parts(sorted(execution_ids), functools.partial(_give_back, process=process, now=now))
     for execution_id, error in parts.refused:

@@ -2,7 +2,7 @@
 
 Reads:  the oldest unfinished bulk decision, and the next of its letters. The operator's page chose the letters.
 Writes: the bulk decision and its letters; through resolve the decisions; the outcome of each letter and its history.
-Next:   the dispatcher for retries, the manager for schedules that continue.
+Next:   dispatch for retries, the manager for schedules that continue.
 """
 
 from __future__ import annotations

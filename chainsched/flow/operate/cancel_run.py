@@ -36,7 +36,7 @@ MAX_ROUNDS = 20
 def cancel_run(run_id: int, *, reason: str, now: datetime) -> Cancelled:
     """Stop all work of a run and prevent more of it; an item that also stands for another run goes on.
 
-    The mark is committed first. A row that a transaction queued without seeing it is found by the dispatcher.
+    The mark is committed first. A row that a transaction queued without seeing it is found by dispatch.
     """
     _mark(run_id, reason=reason, now=now)
     cancelled = _stop_without_manifest(Q(run=run_id), Q(run=run_id), reason=reason, now=now)
@@ -46,9 +46,9 @@ def cancel_run(run_id: int, *, reason: str, now: datetime) -> Cancelled:
 
 
 def cancel_late(row_ids: Collection[int], *, now: datetime) -> int:
-    """Cancel rows of cancelled runs that the dispatcher found, for the reason of the run; returns how many.
+    """Cancel rows of cancelled runs that dispatch found, for the reason of the run; returns how many.
 
-    They were queued by a transaction that did not see the mark. The dispatcher waits for no manifest: a row whose
+    They were queued by a transaction that did not see the mark. Dispatch waits for no manifest: a row whose
     manifest another transaction holds stays, and is found again. One that cannot be cancelled is put aside.
     """
     found = WorkQueue.objects.filter(id_in(id=row_ids)).values_list("run__cancel_reason", "id")

@@ -2,7 +2,7 @@
 
 Reads:  their dependents and members.
 Writes: ``is_enabled``, and the alarms of all manifests that start or stop with it.
-Next:   the manager; the dispatcher, for rows that waited.
+Next:   the manager; dispatch, for rows that waited.
 """
 
 from __future__ import annotations

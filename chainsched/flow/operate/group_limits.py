@@ -2,7 +2,7 @@
 
 Reads:  the group and its members.
 Writes: the group's limit and priority; the queue places of its waiting rows.
-Next:   the dispatcher.
+Next:   dispatch.
 """
 
 from __future__ import annotations

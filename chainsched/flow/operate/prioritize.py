@@ -2,7 +2,7 @@
 
 Reads:  the manifest of the row, and whether it is enabled.
 Writes: its place in the queue.
-Next:   the dispatcher.
+Next:   dispatch.
 """
 
 from __future__ import annotations

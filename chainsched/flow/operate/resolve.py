@@ -2,7 +2,7 @@
 
 Reads:  the letters, and their failed executions.
 Writes: the decisions; through enqueue the retries; the manifests' failure counts and alarms.
-Next:   the dispatcher for a retry, the manager for the next occurrence.
+Next:   dispatch for a retry, the manager for the next occurrence.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Reads:  the execution, its runs, and the open item of its manifest.
 Writes: through enqueue a queue row.
-Next:   the dispatcher; what follows from the run counts as late in the joins that were decided before.
+Next:   dispatch; what follows from the run counts as late in the joins that were decided before.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Reads:  the open items of the manifests, and the trigger requests that wait.
 Writes: through enqueue a queue row; or the trigger request, which is stored until the manifest can run.
-Next:   the dispatcher, or the manager when the trigger request is due.
+Next:   dispatch, or the manager when the trigger request is due.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Reads:  the children, their open items, and the execution that asks.
 Writes: through enqueue the queue rows.
-Next:   the dispatcher.
+Next:   dispatch.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Before execute: take work, store its progress, and note requests to stop.
+"""Around execute: claim executions that were submitted to a task server, store progress, read requests to stop.
 
-Reads:  queued rows and pending executions that this process can run; requests to stop.
-Writes: through dispatch the executions that a process takes for itself; the claim of pending ones; progress.
-Next:   execute.
+Reads:  pending executions that this process can run; requests to stop.
+Writes: the claims; progress.
+Next:   execute. What a worker takes for itself comes from ``flow.operate.take`` instead.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Reads:  the manifests, what they are due for, and the executions that caused the new rows.
 Writes: WorkQueue rows; runs of the graph that begin with them; the alarms of manifests that got one are cleared.
-Next:   the dispatcher.
+Next:   dispatch.
 """
 
 from __future__ import annotations

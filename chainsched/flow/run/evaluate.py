@@ -2,7 +2,7 @@
 
 Reads:  the alarms that are due, and the facts behind them.
 Writes: through enqueue the queue rows; through alarm the alarms of manifests that may not, or cannot, be queued now.
-Next:   the dispatcher starts as many rows as the limits allow.
+Next:   dispatch starts as many rows as the limits allow.
 """
 
 from __future__ import annotations

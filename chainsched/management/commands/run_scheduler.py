@@ -24,7 +24,7 @@ class Command(BaseCommand):
         """Add the options about loops, workers and duration."""
         how_long = parser.add_mutually_exclusive_group()
         how_long.add_argument(
-            "--once", action="store_true", help="Take one turn of each loop, run the dispatched jobs, and exit."
+            "--once", action="store_true", help="Take one turn of each loop, run the jobs that can start, and exit."
         )
         how_long.add_argument(
             "--for", dest="seconds", type=positive_seconds, metavar="SECONDS", help="Exit after this time."

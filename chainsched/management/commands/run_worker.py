@@ -17,7 +17,7 @@ from chainsched.runtime.support.pools import leave_pools
 class Command(BaseCommand):
     """Run workers only, for additional hosts."""
 
-    help = "Runs dispatched jobs until stopped; needs a run_scheduler somewhere. SIGTERM drains."
+    help = "Runs queued jobs until stopped; needs a run_scheduler somewhere. SIGTERM drains."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the options about workers and duration."""

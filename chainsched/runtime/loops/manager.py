@@ -15,7 +15,7 @@ from chainsched.runtime.loops.poller import Turn
 def turn(now: datetime, *, page: int = PAGE) -> Turn:
     """Deal with all notes, then evaluate one page of due manifests; ``next_at`` if there is more before the next turn.
 
-    One page and no more, so that the dispatcher can begin with it while the next one is evaluated.
+    One page and no more, so that workers can begin with it while the next one is evaluated.
     """
     settle(now=now)
     evaluated = evaluate(now=now, limit=page)

@@ -1,4 +1,4 @@
-"""The loop that watches the heartbeats of all processes, and closes or requeues executions of lost ones."""
+"""The loop that watches the heartbeats of processes, closes executions of lost ones, and recalls pending ones."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ class Reaper:
     """Declares a process lost when it has seen its heartbeat stand still for one expiry, by its own monotonic clock.
 
     A reaper that has just started, or comes late to a turn because it or the database stood still, has seen nothing
-    of the kind, and begins to watch anew. Executions are recalled by the clock of the database: not within one expiry
-    of the start, in which processes that start together, as after a full outage, first have to write which workflows
-    they can run; nor after the database stood still or its clock jumped, when the heartbeat of each process looks old.
+    of the kind, and begins to watch anew. Executions are recalled by the answer of the task server, which may judge by
+    the clock of the database: not within one expiry of the start, in which processes that start together, as after a
+    full outage, first have to write which workflows they can run; nor after the database stood still or its clock
+    jumped, when the heartbeat of each process looks old.
     """
 
     def __init__(self, *, began_at: float | None = None, monotonic: Callable[[], float] = time.monotonic) -> None:

@@ -96,7 +96,7 @@ class Lease:
         mine.update(stopped_at=database_now(), signals=dict(self._signals()))
 
     def abandon(self) -> None:
-        """Stop renewing it; a reaper takes care of its claims."""
+        """Stop renewing it; a reaper closes its executions."""
         self._stopping.set()
 
     def _run(self) -> None:

@@ -1,4 +1,4 @@
-"""The steps before the loops start: check discovery, seed declarations, reap the claims of lost processes."""
+"""The steps before the loops start: check discovery, seed declarations, reap the executions of lost processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 def prepare() -> Seeded | None:
-    """Prepare the database for the loops: WAL on SQLite, the declared schedules, and claims of lost processes."""
+    """Prepare the database for the loops: WAL on SQLite, the declared schedules, and executions of lost processes."""
     refuse_to_run()
     locks.turn_wal_on(connections[get_config().database])
     seeded = seed(schedules, now=database_now()) if get_config().seed.on_start else None

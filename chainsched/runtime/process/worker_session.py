@@ -1,4 +1,4 @@
-"""A worker session: one lease, the worker that claims under it, and the two ways in which both end.
+"""A worker session: one lease, the worker that takes work under it, and the two ways in which both end.
 
 Normally a session is drained and its lease released. A session that lost its lease is abandoned: its results do not
 count.
@@ -73,7 +73,7 @@ class WorkerSession:
         return {WORKER: self._poller.turned_at or self.lease.process.started_at}
 
     def abandon(self) -> None:
-        """Stop renewing, claiming and recording; returns at once."""
+        """Stop renewing, taking work and recording; returns at once."""
         self._worker.abandon()
         self.lease.abandon()
         if self._poller is not None:
@@ -117,8 +117,8 @@ class WorkerSession:
     def _is_idle_by(self, deadline: float, poller: Poller) -> bool:
         """Wait until no job runs and no result is left to write. An idle worker needs no database for that.
 
-        A turn that began before the drain may be claiming. One that hangs there until the deadline has started no
-        job, and its claims are released.
+        A turn that began before the drain may be taking work. One that hangs there until the deadline has started no
+        job; if it took any all the same, a reaper closes these as lost when the lease is released.
         """
         while not poller.holds_between_turns(lambda: self._worker.is_idle) and is_before(deadline):
             self._turned.wait(min(CHECK_SECONDS, seconds_until(deadline)))

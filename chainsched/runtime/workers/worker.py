@@ -44,11 +44,11 @@ class Worker:
         return self._runner.running == 0 and not self._unwritten.settled and not self._deferred
 
     def stop_claiming(self) -> None:
-        """Claim no more jobs; those that were claimed are finished and recorded."""
+        """Take no more jobs; those that were taken are finished and recorded."""
         self._has_stopped_claiming = True
 
     def drain(self) -> None:
-        """Claim no more jobs; running ones are finished and recorded, those that have not begun are released."""
+        """Take no more jobs; running ones are finished and recorded, those that have not begun go back to the queue."""
         self.stop_claiming()
         self._runner.withdraw()
 
@@ -77,7 +77,7 @@ class Worker:
             left = give_back(kept.withdrawn, process=self._process, now=database_now())
             given_back = set(kept.withdrawn) - left
             self._held -= given_back
-            # The next worker that claims it must ask it to stop again, and that may be this one.
+            # When they are taken again, they are other executions.
             self._cancels_sent -= given_back
             kept.withdrawn = list(left)
         return self._record_finished() + self._record_deferred(now)
