@@ -38,5 +38,5 @@ LOOPS = {
     )
 }
 # The loops and the worker: everything that takes turns.
-TURNING = {**LOOPS, WORKER: Loop(WORKER, "worker_interval", wakes=("manager", "dispatcher"))}
+TURNING = {**LOOPS, WORKER: Loop(WORKER, "worker_interval", wakes=("manager",))}
 VITAL = tuple(loop.name for loop in LOOPS.values() if loop.is_vital)

@@ -117,7 +117,7 @@ SOURCES_PAST_DISABLED = (Source.TRIGGER, Source.DEAD_LETTER)
 EXECUTION_TRANSITIONS: Mapping[ExecutionState, frozenset[ExecutionState]] = {
     ExecutionState.PENDING: frozenset({ExecutionState.IN_PROGRESS, ExecutionState.CANCELLED}),
     # No stage goes back to pending: an execution that comes back before it began is removed, and its queue row waits.
-    ExecutionState.IN_PROGRESS: frozenset({ExecutionState.PENDING, *TERMINAL_STATES}),
+    ExecutionState.IN_PROGRESS: frozenset(TERMINAL_STATES),
     ExecutionState.COMPLETED: frozenset(),
     ExecutionState.FAILED: frozenset(),
     ExecutionState.CANCELLED: frozenset(),

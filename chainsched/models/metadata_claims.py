@@ -114,9 +114,9 @@ class ClaimQuerySet(models.QuerySet["Metadata"]):
         held = self.in_progress().filter(process=process).order_by("id").values_list("id", flat=True)
         return [id_ for id_ in held if id_ not in known]
 
-    def unclaimed(self, *, before: datetime, limit: int) -> list[int]:
-        """Executions that have been pending since before this time, the oldest first."""
-        waiting = self.pending().filter(created_at__lt=before).order_by("id")
+    def unclaimed(self, *, before: datetime, after: int, limit: int) -> list[int]:
+        """The next executions by id that have been pending since before this time."""
+        waiting = self.pending().filter(id__gt=after, created_at__lt=before).order_by("id")
         return list(waiting.values_list("id", flat=True)[:limit])
 
     def stranded(self, workflows: Collection[str]) -> Self:

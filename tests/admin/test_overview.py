@@ -156,7 +156,7 @@ def test_what_no_worker_takes_is_told(viewer, alive):
     make_execution(make_manifest("begun"), created_at=long_ago, state=ExecutionState.IN_PROGRESS)
     page = overview(viewer)
     assert "abandoned 10 min 0 s no live process can run &#x27;nobody.knows&#x27;; start a worker that knows it" in page
-    assert "crowded 10 min 0 s the workers that could run it are busy with others" in page
+    assert "crowded 10 min 0 s the task server has not claimed it; it is submitted again every minute" in page
     assert "2 of the first 200 have waited for more than a minute." in page
     assert "fresh" not in page
     assert "begun" not in page

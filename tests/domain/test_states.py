@@ -22,7 +22,6 @@ from chainsched.domain.states import (
 LEGAL_STEPS = {
     ("pending", "in_progress"),
     ("pending", "cancelled"),
-    ("in_progress", "pending"),
     ("in_progress", "completed"),
     ("in_progress", "failed"),
     ("in_progress", "cancelled"),

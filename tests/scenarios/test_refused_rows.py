@@ -227,8 +227,8 @@ class TestTheDispatcher:
         REFUSALS[0].begin("chainsched_metadata")
         monkeypatch.setattr("chainsched.runtime.loops.dispatcher.get_server", KnowsAll)
         monkeypatch.setattr("chainsched.db.clock._stopped_at", NOW)
-        assert dispatcher.turn(NOW, limit=1).has_more
-        assert dispatcher.turn(NOW, limit=3).did == 3
+        assert dispatcher.Dispatcher().turn(NOW, limit=1).has_more
+        assert dispatcher.Dispatcher().turn(NOW, limit=3).did == 3
 
     def test_puts_a_row_aside_that_it_cannot_cancel(self):
         (row,) = queue_all([make_manifest("bad", state={})])

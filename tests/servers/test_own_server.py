@@ -1,5 +1,6 @@
 """A task server that the project names by its path: the loops ask it, and no command starts without it."""
 
+from datetime import timedelta
 from io import StringIO
 
 import pytest
@@ -59,7 +60,7 @@ def declared():
 def test_the_dispatcher_starts_rows_that_the_server_can_run_and_submits_the_executions(own_server):
     make_queue_row(workflow="testapp.ping")
     other = make_queue_row(workflow="testapp.copy")
-    assert dispatcher.turn(NOW).did == 1
+    assert dispatcher.Dispatcher().turn(NOW).did == 1
     execution = Metadata.objects.get()
     assert execution.workflow == "testapp.ping"
     assert OwnServer.submitted == [execution.id]
@@ -68,7 +69,7 @@ def test_the_dispatcher_starts_rows_that_the_server_can_run_and_submits_the_exec
 
 def test_the_reaper_takes_back_executions_that_the_server_can_no_longer_run(own_server, monkeypatch):
     row = make_queue_row(workflow="testapp.ping")
-    dispatcher.turn(NOW)
+    dispatcher.Dispatcher().turn(NOW)
     reaper = Reaper(began_at=float("-inf"))
     assert reaper.turn(NOW).did == 0
     monkeypatch.setattr(OwnServer, "recent_workflows", lambda self, *, now: [])
@@ -101,3 +102,42 @@ def test_the_system_check_reports_each_problem():
     assert len(found) == len(WRONG)
     for sentence in SENTENCES:
         assert sentence in " ".join(found)
+
+
+class TestSubmittingAgain:
+    """A message may be lost on its way to the server."""
+
+    @pytest.fixture
+    def loop(self, own_server):
+        make_queue_row(workflow="testapp.ping")
+        loop = dispatcher.Dispatcher()
+        loop.turn(NOW)
+        (execution_id,) = OwnServer.submitted
+        return loop, execution_id
+
+    def test_an_execution_that_stays_unclaimed_is_submitted_again_once_a_minute(self, loop):
+        turns, execution_id = loop
+        for seconds in range(0, 181, 5):
+            turns.turn(NOW + timedelta(seconds=seconds))
+        assert OwnServer.submitted == [execution_id] * 3
+
+    def test_one_that_was_claimed_is_not(self, loop):
+        turns, execution_id = loop
+        Metadata.objects.update(state="in_progress")
+        turns.turn(NOW + timedelta(minutes=5))
+        assert OwnServer.submitted == [execution_id]
+
+    def test_a_server_without_room_gets_no_more_but_the_lost_ones_again(self, loop, monkeypatch):
+        turns, execution_id = loop
+        monkeypatch.setattr(OwnServer, "room", lambda self, *, now: 0)
+        make_queue_row(workflow="testapp.ping")
+        turns.turn(NOW + timedelta(minutes=5))
+        assert OwnServer.submitted == [execution_id] * 2
+        assert WorkQueue.objects.queued().count() == 1
+
+    def test_a_server_gets_as_many_as_it_has_room_for(self, own_server, monkeypatch):
+        monkeypatch.setattr(OwnServer, "room", lambda self, *, now: 2)
+        for _ in range(3):
+            make_queue_row(workflow="testapp.ping")
+        dispatcher.Dispatcher().turn(NOW)
+        assert len(OwnServer.submitted) == 2

@@ -187,7 +187,7 @@ class Overview:
     def _why_unclaimed(self, run: Metadata) -> str:
         if run.workflow not in self._workflows:
             return f"no live process can run {run.workflow!r}; start a worker that knows it"
-        return "the workers that could run it are busy with others"
+        return "the task server has not claimed it; it is submitted again every minute"
 
     def _failing(self) -> Iterator[Table]:
         if self._sees(Manifest):

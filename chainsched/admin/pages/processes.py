@@ -19,8 +19,6 @@ from chainsched.db.clock import database_now
 from chainsched.models import Metadata, NamedLock, Process
 
 MAX_RUNS = 50
-# The lock of dispatch is late when it was not taken for this many intervals of the dispatcher.
-LATE_AFTER = 6
 
 
 class ProcessPage(ReadOnlyPage):
@@ -101,13 +99,7 @@ class NamedLockPage(ReadOnlyPage):
     def ago(self, lock: Any) -> Any:
         return display.badge(_lock_liveness(lock))
 
-    def enrich(self, request: HttpRequest, rows: Sequence[Any]) -> None:
-        now = database_now()
-        for lock in rows:
-            lock.seen_at = now
-
     def sections(self, request: HttpRequest, row: Any) -> Iterable[Section]:
-        self.enrich(request, [row])
         yield Facts("Now", [Fact("liveness", self.ago(row)), Fact("last turn", self.turned(row))])
         yield self.columns(row)
 
@@ -126,8 +118,5 @@ def _since_heartbeat(process: Any) -> timedelta:
 
 
 def _lock_liveness(lock: Any) -> str:
-    """Whether a lock was taken lately. Only that of dispatch is judged; the others are taken when there is work."""
-    if lock.turned_at is None:
-        return "never"
-    late = timedelta(seconds=LATE_AFTER * get_config().dispatcher_interval)
-    return "stale" if lock.name == "dispatch" and lock.seen_at - lock.turned_at > late else "alive"
+    """Whether a lock was ever taken. All are taken when there is work, so that none is late."""
+    return "never" if lock.turned_at is None else "alive"

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 R = TypeVar("R")
 
 BATCH = 500
-# A job that processes have taken so often does not wait again when it comes back: that counts as a lost attempt.
+# So often a job may come back before it began; its next return counts as a lost attempt.
 MAX_RETURNS = 10
 NO_PROCESS_CAN_RUN_IT = "no live process can run it, and it cannot wait in the queue again"
 
@@ -63,7 +63,7 @@ def recall(*, workflows: Collection[str], now: datetime) -> Recalled:
     if queued or cancelled:
         names = sorted({row.workflow for part in taken for row in (*part.queued, *part.unqueueable)})
         logger.warning(
-            "No live process can run %s: %d pending executions went back to the queue, %d were cancelled.",
+            "The task server does not claim %s: %d pending executions went back to the queue, %d were cancelled.",
             ", ".join(names),
             queued,
             cancelled,
@@ -74,6 +74,7 @@ def recall(*, workflows: Collection[str], now: datetime) -> Recalled:
 def give_back(execution_ids: Collection[int], *, process: Process, now: datetime) -> set[int]:
     """Return executions of this process that it has not begun; the result are those to try again later.
 
+    So it does with those that a failover brought back: their end was recorded, and the new server has lost it.
     They wait in the queue again, at the place that their manifest has now, and no attempt is used. Nothing is waited
     for: rows that another transaction holds come later. A process that was declared lost returns nothing. One that was
     asked to stop ends as cancelled; one that came back too often, or cannot wait in the queue again, ends as lost.
@@ -106,7 +107,7 @@ def _give_back(execution_ids: Sequence[int], *, process: Process, now: datetime)
         own = set(
             Metadata.objects.in_progress().filter(id_in(id=execution_ids), process=process).values_list("id", flat=True)
         )
-        taken = _queue_again([row for row in ours if row.claims < MAX_RETURNS], now=now)
+        taken = _queue_again([row for row in ours if row.claims <= MAX_RETURNS], now=now)
     queued = {row.id for row in taken.queued}
     return _Returned(
         held=own.difference(row.id for row in ours),
@@ -118,7 +119,7 @@ def _end_instead(row: Metadata) -> Finished:
     """How an execution ends that has not begun and cannot go back."""
     if row.cancel_requested:
         return Finished(row.id, Outcome(ExecutionState.CANCELLED))
-    if row.claims >= MAX_RETURNS:
+    if row.claims > MAX_RETURNS:
         reason = f"Processes took it {row.claims} times, and each time it came back before it began."
     else:
         reason = "It came back before it began, and cannot wait in the queue again."

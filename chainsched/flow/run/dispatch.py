@@ -148,7 +148,7 @@ def _hold(now: datetime) -> NamedLock:
     except OperationalError as error:
         if locks.is_lock_timeout(error):
             # It is no row that is held: fewer rows would wait as long.
-            raise OperationalError("another dispatcher has held its turn for too long") from None
+            raise OperationalError("another process has held its turn to dispatch for too long") from None
         raise
 
 

@@ -6,42 +6,56 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from chainsched.conf import get_config
-from chainsched.db import notify
 from chainsched.flow.operate.cancel_run import cancel_late
-from chainsched.flow.run.dispatch import BATCH, dispatch
+from chainsched.flow.run.dispatch import BATCH, Dispatched, dispatch
 from chainsched.models import Metadata, WorkQueue
 from chainsched.runtime.loops.poller import Turn
 from chainsched.servers import TaskServer, get_server
 
 # Executions that were submitted so long ago and are still pending are submitted again: a message may be lost.
-RESUBMIT_AFTER = timedelta(minutes=1)
+RESUBMIT_SECONDS = 60.0
 
 
-def turn(now: datetime, *, limit: int = BATCH) -> Turn:
-    """Give the task server what it has room for; ``next_at`` if a row comes due before the next turn.
+class Dispatcher:
+    """Gives the task server what it has room for, and again what it has not claimed for a while.
 
-    Where workers take rows for themselves it wakes them for rows that wait, as those whose time has just come.
+    Where workers take rows for themselves it wakes that of its process for rows that wait, as those whose time has just
+    come; those of other processes look for themselves.
     """
-    server = get_server()
-    room = server.room(now=now)
-    limit = limit if room is None else min(limit, room)
-    return _submit(server, now=now, limit=limit) if limit else _wake_workers(now)
 
+    def __init__(self) -> None:
+        self._resubmitted_at: datetime | None = None
 
-def _wake_workers(now: datetime) -> Turn:
-    is_waiting = WorkQueue.objects.has_any_ready(now)
-    if is_waiting:
-        notify.send(notify.WORKER)
-    return Turn(did=int(is_waiting), next_at=_next_time(now))
+    def turn(self, now: datetime, *, limit: int = BATCH) -> Turn:
+        """Take one turn; ``next_at`` if a row comes due before the next one."""
+        server = get_server()
+        room = server.room(now=now)
+        dispatched = self._dispatch(server, now=now, limit=limit if room is None else min(limit, room))
+        if self._is_time_to_resubmit(now):
+            self._resubmit(server, now=now)
+        cancelled = cancel_late(dispatched.cancelled_rows, now=now)
+        # With no room at all, workers take rows for themselves: that of this process is woken if any wait.
+        did = len(dispatched.execution_ids) or int(room == 0 and WorkQueue.objects.has_any_ready(now))
+        is_getting_on = bool(dispatched.execution_ids or dispatched.put_aside or cancelled)
+        return Turn(did=did, next_at=_next_time(now), has_more=dispatched.has_more and is_getting_on)
 
+    def _dispatch(self, server: TaskServer, *, now: datetime, limit: int) -> Dispatched:
+        if limit < 1:
+            return Dispatched()
+        dispatched = dispatch(workflows=server.known_workflows(now=now), limit=limit)
+        server.submit(dispatched.execution_ids)
+        return dispatched
 
-def _submit(server: TaskServer, *, now: datetime, limit: int) -> Turn:
-    dispatched = dispatch(workflows=server.known_workflows(now=now), limit=limit)
-    server.submit([*dispatched.execution_ids, *Metadata.objects.unclaimed(before=now - RESUBMIT_AFTER, limit=limit)])
-    cancelled = cancel_late(dispatched.cancelled_rows, now=now)
-    is_getting_on = bool(dispatched.execution_ids or dispatched.put_aside or cancelled)
-    has_more = dispatched.has_more and is_getting_on
-    return Turn(did=len(dispatched.execution_ids), next_at=_next_time(now), has_more=has_more)
+    def _is_time_to_resubmit(self, now: datetime) -> bool:
+        last = self._resubmitted_at
+        return last is None or (now - last).total_seconds() >= RESUBMIT_SECONDS
+
+    def _resubmit(self, server: TaskServer, *, now: datetime) -> None:
+        self._resubmitted_at, after = now, 0
+        before = now - timedelta(seconds=RESUBMIT_SECONDS)
+        while unclaimed := Metadata.objects.unclaimed(before=before, after=after, limit=BATCH):
+            server.submit(unclaimed)
+            after = unclaimed[-1]
 
 
 def _next_time(now: datetime) -> datetime | None:
@@ -51,4 +65,4 @@ def _next_time(now: datetime) -> datetime | None:
 
 def make_turn() -> Callable[[datetime], Turn]:
     """The turns of one process."""
-    return turn
+    return Dispatcher().turn

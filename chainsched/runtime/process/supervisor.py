@@ -292,7 +292,9 @@ class Supervisor:
         if notify.is_own(payload):
             return
         topic = notify.topic_of(payload)
-        for name in [topic] if topic else [*self._loops.names, WORKER]:
+        # Rows that may be dispatched are for workers that take them, and for the dispatcher that submits them.
+        names = [topic, WORKER] if topic == notify.DISPATCHER else [topic]
+        for name in names if topic else [*self._loops.names, WORKER]:
             self._wake(name)
 
     def _wake(self, name: str) -> None:

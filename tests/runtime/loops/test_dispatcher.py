@@ -27,16 +27,16 @@ def let_wait_by_sql(row, text):
 
 def test_it_turns_again_when_a_waiting_row_may_start():
     make_queue_row(not_before=SOON)
-    assert dispatcher.turn(NOW).next_at == SOON
+    assert dispatcher.Dispatcher().turn(NOW).next_at == SOON
 
 
 def test_a_row_that_waits_beyond_its_interval_is_left_to_later_turns():
     make_queue_row(not_before=NOW + timedelta(seconds=get_config().dispatcher_interval + 1))
-    assert dispatcher.turn(NOW).next_at is None
+    assert dispatcher.Dispatcher().turn(NOW).next_at is None
 
 
 def test_a_row_that_waits_for_ever_stops_nobody_else():
     let_wait_by_sql(make_queue_row(), "infinity")
-    assert dispatcher.turn(NOW).next_at is None
+    assert dispatcher.Dispatcher().turn(NOW).next_at is None
     make_queue_row(not_before=SOON)
-    assert dispatcher.turn(NOW).next_at == SOON
+    assert dispatcher.Dispatcher().turn(NOW).next_at == SOON
