@@ -102,7 +102,7 @@ def test_what_is_wrapped_too_often_is_replaced_as_a_whole() -> None:
 
 
 def test_what_is_nested_too_deep_is_replaced_as_a_whole() -> None:
-    deep: Any = SECRET
+    deep: Any = ["token", SECRET]
     for _ in range(MAX_DEPTH + 5):
         deep = [deep]
     assert SECRET not in json.dumps(redact(deep))
@@ -137,8 +137,8 @@ def test_texts(text: str, expected: str) -> None:
 def test_of_a_long_name_only_its_beginning_is_remembered() -> None:
     redaction._is_secret_name.cache_clear()
     for end in "abc":
-        redact({"data": "x" * MAX_NAME + end + "="})
-    assert redaction._is_secret_name.cache_info().currsize == len({"data", "x" * MAX_NAME})
+        redact({"data": "x" * MAX_NAME + end + "=", "token": None})
+    assert redaction._is_secret_name.cache_info().currsize == len({"data", "x" * MAX_NAME, "token"})
 
 
 json_values = st.recursive(
@@ -167,6 +167,53 @@ def test_what_can_be_stored_can_still_be_stored(document: Any, name: str, odd: s
     shown = redact(folded)["text"]
     assert "canary-7f3a" not in shown
     assert b"\0" not in shown.encode()
+
+
+NAME_PARTS = [
+    "pass",
+    "word",
+    "sec",
+    "ret",
+    "To",
+    "ken",
+    "api",
+    "KEY",
+    "\N{FULLWIDTH LATIN SMALL LETTER P}ass",
+    "\u0301",
+]
+MARKS = ["-", "_", " ", "\n", "\t", "\0", "\\", "\\n", '"', ":", "=", "[", "]", '{"a', '": 1}']
+REVEALING = ["://a:b@c", "Basic dXNlcjpwYXNz", "Bearer 123456789", "-----BEGIN PRIVATE KEY-----"]
+texts = st.lists(st.sampled_from([*NAME_PARTS, *MARKS, *REVEALING]), max_size=8).map("".join)
+documents = st.recursive(
+    st.integers() | texts | texts.map(lambda text: json.dumps({text: text})),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(documents)
+def test_the_first_look_passes_no_document_that_the_search_would_change(document: Any) -> None:
+    if not redaction._may_reveal(document):
+        assert redaction._redact(document, depth=0, json_depth=0) == document
+
+
+@pytest.mark.parametrize("mark", ["\n", "\t", '"', "\\", "\x01", "/"])
+def test_a_name_that_json_writes_with_an_escape_is_found(mark):
+    name = mark.join(["sec", "ret"])
+    for document in ({name: SECRET}, [json.dumps({name: SECRET})], json.dumps({name: SECRET})):
+        assert SECRET not in str(redact(document))
+
+
+@given(texts)
+def test_the_first_look_passes_no_text_that_the_search_would_change(text: str) -> None:
+    if not redaction._has_mark(text):
+        assert redaction._redact_text(text) == text
+
+
+@pytest.mark.parametrize("document", [None, True, 7, "two\nlines", {"id": 1, "note": "two\nlines"}, ["é"]])
+def test_most_documents_need_no_search(document, monkeypatch):
+    monkeypatch.setattr(redaction, "_redact_text", None)
+    assert redact(document) == document
 
 
 @given(st.text())
@@ -206,7 +253,7 @@ def test_a_redactor_that_fails_gives_nothing_away(monkeypatch: pytest.MonkeyPatc
         raise RuntimeError(SECRET)
 
     monkeypatch.setattr(redaction, "is_secret_name", fail)
-    assert redact({"a": SECRET}) == REDACTED
+    assert redact({"token": SECRET}) == REDACTED
     assert redact_text(f"password={SECRET}") == REDACTED
 
 
