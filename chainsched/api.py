@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypeVar, Unpack, cast
 from uuid import UUID
@@ -40,7 +40,7 @@ from chainsched.flow.operate.prioritize import prioritize
 from chainsched.flow.operate.remove import remove_all
 from chainsched.flow.operate.resolve import LetterDecision, decide
 from chainsched.flow.operate.run_from_here import run_from_here as go_on_from
-from chainsched.flow.operate.trigger import TriggerRequest, check_delay
+from chainsched.flow.operate.trigger import TriggerRequest, check_delay, trigger_all
 from chainsched.flow.operate.trigger import trigger as trigger_manifests
 from chainsched.flow.operate.trigger import trigger_group as trigger_members
 from chainsched.flow.run.activate import activate_by_hand
@@ -195,14 +195,57 @@ def trigger(manifest: Manifest, *, delay: timedelta | float | None = None, input
 
     Runs a disabled manifest too, but not one in a disabled group: there the request waits.
     """
-    request = TriggerRequest(input=_checked_input(manifest, input), delay=check_delay(delay))
-    _check_exists(manifest)
-    answers = trigger_manifests([manifest.id], request=request, now=database_now())
-    if manifest.id not in answers:
-        # It was removed between the check and the lock.
+    request = TriggerRequest(input=_checked_input(manifest.workflow, input), delay=check_delay(delay))
+    # No manifest has the id 0, nor one that was never saved.
+    answers = trigger_manifests({manifest.id or 0: request}, now=database_now())
+    if not answers:
         raise UnknownManifest(manifest.external_id)
-    logger.info("%s was triggered: %s.", manifest.external_id, answers[manifest.id].in_words)
-    return answers[manifest.id]
+    (answer,) = answers.values()
+    logger.info("%s was triggered: %s.", manifest.external_id, answer.in_words)
+    return answer
+
+
+def trigger_many(
+    manifests: Iterable[Manifest | str] | Mapping[Manifest | str, Any], *, delay: timedelta | float | None = None
+) -> dict[str, Answer]:
+    """Run these manifests, all of them or none; returns the answers by external id.
+
+    They are given as rows or external ids. A mapping gives each an input, in place of its own.
+    """
+    wait, inputs = check_delay(delay), _inputs_by_name(manifests)
+    found = _find_many(inputs)
+    requests = {
+        id_: TriggerRequest(_checked_input(workflow, inputs[name]), wait) for name, (id_, workflow) in found.items()
+    }
+    answers = trigger_all(requests, now=database_now())
+    by_name = {name: answers[id_] for name, (id_, _) in found.items() if id_ in answers}
+    logger.info("%d manifests were triggered: %s.", len(by_name), dict(Counter(by_name.values())))
+    return by_name
+
+
+def _inputs_by_name(manifests: Iterable[Manifest | str] | Mapping[Manifest | str, Any]) -> dict[str, Any]:
+    if isinstance(manifests, str):
+        raise InvalidInput(f"{manifests!r:.60} is one text; give a list of manifests or of their external ids.")
+    given = manifests if isinstance(manifests, Mapping) else dict.fromkeys(manifests, OWN_INPUT)
+    inputs = {}
+    for item, own in given.items():
+        if not isinstance(item, Manifest | str):
+            raise InvalidInput(f"{item!r:.60} is no manifest and no external id of one.")
+        inputs[item if isinstance(item, str) else item.external_id] = own
+    return inputs
+
+
+def _find_many(external_ids: Iterable[str]) -> dict[str, tuple[int, str]]:
+    """The id and the workflow of each of these manifests; raises UnknownManifest for the first that does not exist."""
+    wanted = list(external_ids)
+    found: dict[str, tuple[int, str]] = {}
+    for part in chunks([name for name in wanted if "\x00" not in name]):
+        rows = Manifest.objects.filter(external_id__in=part).values_list("external_id", "id", "workflow")
+        found |= {name: (id_, workflow) for name, id_, workflow in rows}
+    for name in wanted:
+        if name not in found:
+            raise UnknownManifest(name)
+    return found
 
 
 def activate(manifest: Manifest, input: Any = None) -> Answer:
@@ -448,10 +491,10 @@ def _check_exists(manifest: Manifest) -> None:
         raise UnknownManifest(manifest.external_id)
 
 
-def _checked_input(manifest: Manifest, input: Any) -> Any:
+def _checked_input(workflow: str, input: Any) -> Any:
     if input is OWN_INPUT:
         return input
-    return registry.get(manifest.workflow).input_type.dump(input, max_bytes=get_config().max_input_bytes)
+    return registry.get(workflow).input_type.dump(input, max_bytes=get_config().max_input_bytes)
 
 
 def _checked_reason(reason: str) -> str:

@@ -275,6 +275,59 @@ class TestOddValues:
             Manifest.objects.schedule_dependent(workflows.ping, "child", None, depends_on="a\x00b")
 
 
+class TestTriggeringMany:
+    def test_each_gets_its_answer_under_its_external_id(self):
+        queued, idle = make_manifest("queued"), make_manifest("idle")
+        make_queue_row(queued)
+        answers = Manifest.objects.trigger_many([queued, "idle"])
+        assert answers == {"queued": Answer.ALREADY_QUEUED, "idle": Answer.QUEUED}
+        assert set(WorkQueue.objects.queued().values_list("manifest_id", flat=True)) == {queued.id, idle.id}
+
+    def test_a_mapping_gives_each_an_input(self):
+        for name in ("a", "b"):
+            Manifest.objects.schedule(workflows.copy, name, workflows.Slice(name), None)
+        Manifest.objects.trigger_many({"a": workflows.Slice("other"), "b": {"table": "third"}})
+        inputs = dict(WorkQueue.objects.values_list("manifest_external_id", "input"))
+        assert [inputs["a"]["table"], inputs["b"]["table"]] == ["other", "third"]
+
+    def test_all_of_them_wait_for_the_delay(self):
+        first = make_manifest("a")
+        assert Manifest.objects.trigger_many([first], delay=60) == {"a": Answer.DELAYED}
+        assert state_of(first).trigger_at is not None
+
+    @pytest.mark.parametrize(
+        ("manifests", "error", "sentence"),
+        [
+            (["a", "gone"], UnknownManifest, "no manifest 'gone'"),
+            (["a", "nul\x00"], UnknownManifest, "no manifest"),
+            ("a", InvalidInput, "'a' is one text; give a list"),
+            (["a", 7], InvalidInput, "7 is no manifest"),
+            ({"a": {"table": 3}}, InvalidInput, "table"),
+        ],
+    )
+    def test_one_that_is_wrong_is_named_and_none_is_triggered(self, manifests, error, sentence):
+        Manifest.objects.schedule(workflows.copy, "a", workflows.Slice("a"), None)
+        with pytest.raises(error, match=sentence):
+            Manifest.objects.trigger_many(manifests)
+        assert not WorkQueue.objects.exists()
+
+    def test_none_are_no_mistake(self):
+        assert Manifest.objects.trigger_many([]) == {}
+
+    def test_more_manifests_take_no_more_statements(self, django_assert_max_num_queries):
+        counted = []
+        for number in (2, 300):
+            names = [make_manifest(f"{number}-{index}").external_id for index in range(number)]
+            with django_assert_max_num_queries(100) as captured:
+                Manifest.objects.trigger_many(names)
+            counted.append(len(captured))
+        assert counted[0] == counted[1]
+
+    def test_from_async_code(self):
+        make_manifest("a")
+        assert async_to_sync(Manifest.objects.atrigger_many)(["a"]) == {"a": Answer.QUEUED}
+
+
 class TestTriggering:
     def test_an_idle_manifest_is_queued(self):
         made = make_manifest(state={}, input={"a": 1})

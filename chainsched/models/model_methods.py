@@ -8,7 +8,7 @@ views.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
@@ -94,12 +94,22 @@ class ManifestScheduling:
         """Create or change a batch of dependents, all of it or none."""
         return api.schedule_many_dependent(workflow, name, items, **options)
 
+    def trigger_many(
+        self,
+        manifests: Iterable[Manifest | str] | Mapping[Manifest | str, Any],
+        *,
+        delay: timedelta | float | None = None,
+    ) -> dict[str, Answer]:
+        """Run these, given as rows or external ids, all or none; a mapping gives each an input. Answers by name."""
+        return api.trigger_many(manifests, delay=delay)
+
     aschedule = async_twin(schedule)
     aschedule_once = async_twin(schedule_once)
     aschedule_dependent = async_twin(schedule_dependent)
     aschedule_child = async_twin(schedule_child)
     aschedule_many = async_twin(schedule_many)
     aschedule_many_dependent = async_twin(schedule_many_dependent)
+    atrigger_many = async_twin(trigger_many)
 
 
 class ManifestActions:

@@ -132,6 +132,8 @@ class WorkQueueQuerySet(models.QuerySet["WorkQueue"]):
 
         Rows that schedules and outcomes opened have their manifest's.
         """
+        if not manifest_ids:
+            return set()
         rows = self.queued().filter(id_in(manifest=manifest_ids)).exclude(source__in=OWN_INPUT_SOURCES)
         inputs = rows.values_list("manifest_id", "input", "manifest__input")
         return {id_ for id_, own, declared in inputs if id_ is not None and own != declared}

@@ -425,7 +425,7 @@ def test_the_row_waits_for_a_version_that_knows_its_source(bench: Workbench) -> 
 
 def test_requests_of_an_older_process_leave_the_run_to_a_newer_one(bench: Workbench) -> None:
     manifest = write(strange(), schedule_type=NEW)
-    trigger([manifest.id], request=TriggerRequest(), now=bench.now)
+    trigger({manifest.id: TriggerRequest()}, now=bench.now)
     bench.dispatch()
     assert WorkQueue.objects.get(manifest=manifest).status == "queued"
     assert trigger_group(manifest.group_id, now=bench.now).total() == 1

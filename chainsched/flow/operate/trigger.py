@@ -45,18 +45,18 @@ class TriggerRequest:
     delay: timedelta | None = None
 
 
-def trigger(manifest_ids: Collection[int], *, request: TriggerRequest, now: datetime) -> dict[int, Answer]:
-    """Run these manifests now, or store the trigger request; never raises because of an open item.
+def trigger(requests: Mapping[int, TriggerRequest], *, now: datetime) -> dict[int, Answer]:
+    """Run these manifests now, or store their trigger requests; never raises because of an open item.
 
     A thousand requests for the same during a run make one more run; one that asks for another than the one that waits
-    already is refused, as the answer says.
+    already is refused, as the answer says. A manifest that is gone has no answer.
     """
     with transact():
-        facts = {known.manifest_id: known for known in load_facts(ManifestState.objects.lock(manifest_ids))}
-        wanted = _wanted(facts, request, now=now)
+        facts = {known.manifest_id: known for known in load_facts(ManifestState.objects.lock(requests.keys()))}
+        wanted = _wanted({id_: requests[id_] for id_ in facts}, now=now)
         situations = _queue_first(_find_situations(facts), wanted, now=now)
         answers = {id_: answer_trigger(wanted[id_], found, now=now) for id_, found in situations.items()}
-        answers |= _queue(_those(answers, Answer.QUEUED), situations, request, now=now)
+        answers |= _queue({id_: wanted[id_] for id_ in _those(answers, Answer.QUEUED)}, situations, now=now)
         gone = _bring_forward(_those(answers, Answer.ALREADY_QUEUED), facts, now=now)
         # A worker took these rows just now: the request comes after their runs.
         situations |= {id_: _with_open_item(situations[id_], OpenItem.PENDING) for id_ in gone}
@@ -66,25 +66,34 @@ def trigger(manifest_ids: Collection[int], *, request: TriggerRequest, now: date
     return answers
 
 
-def trigger_group(group_id: int, *, now: datetime) -> Counter[Answer]:
-    """Run all enabled members of a group that depend on no other manifest; counts the answers."""
-    members = Manifest.objects.enabled().filter(group=group_id, retired_at__isnull=True).order_by("id")
-    ids = [id_ for id_, schedule_type in members.values_list("id", "schedule_type") if schedule_type not in PARENTED]
-    answers: Counter[Answer] = Counter()
+def trigger_all(requests: Mapping[int, TriggerRequest], *, now: datetime) -> dict[int, Answer]:
+    """The same for any number of manifests, in one transaction."""
+    answers: dict[int, Answer] = {}
     with transact():
-        for part in chunks(ids):
-            answers.update(trigger(part, request=TriggerRequest(), now=now).values())
+        # By id, as all that locks several states does.
+        for part in chunks(sorted(requests)):
+            answers |= trigger({id_: requests[id_] for id_ in part}, now=now)
     return answers
 
 
-def _wanted(manifest_ids: Collection[int], request: TriggerRequest, *, now: datetime) -> dict[int, Wanted]:
-    """The request for each manifest; no input is the own one of a manifest that has none."""
+def trigger_group(group_id: int, *, now: datetime) -> Counter[Answer]:
+    """Run all enabled members of a group that depend on no other manifest; counts the answers."""
+    members = Manifest.objects.enabled().filter(group=group_id, retired_at__isnull=True)
+    ids = [id_ for id_, schedule_type in members.values_list("id", "schedule_type") if schedule_type not in PARENTED]
+    return Counter(trigger_all(dict.fromkeys(ids, TriggerRequest()), now=now).values())
+
+
+def _wanted(requests: Mapping[int, TriggerRequest], *, now: datetime) -> dict[int, Wanted]:
+    """What is asked of each manifest; no input is the own one of a manifest that has none."""
+    without = [id_ for id_, request in requests.items() if request.input is None]
     own = set()
-    if request.input is None:
-        inputs = Manifest.objects.filter(id_in(id=manifest_ids)).values_list("id", "input")
+    if without:
+        inputs = Manifest.objects.filter(id_in(id=without)).values_list("id", "input")
         own = {id_ for id_, declared in inputs if declared is None}
-    at = now + (request.delay or timedelta(0))
-    return {id_: Wanted(at, OWN_INPUT if id_ in own else request.input) for id_ in manifest_ids}
+    return {
+        id_: Wanted(now + (request.delay or timedelta(0)), OWN_INPUT if id_ in own else request.input)
+        for id_, request in requests.items()
+    }
 
 
 def _find_situations(facts: Mapping[int, Facts]) -> dict[int, Situation]:
@@ -137,16 +146,14 @@ def _those(answers: Mapping[int, Answer], *wanted: Answer) -> list[int]:
     return [manifest_id for manifest_id, answer in answers.items() if answer in wanted]
 
 
-def _queue(
-    manifest_ids: Collection[int], situations: Mapping[int, Situation], request: TriggerRequest, *, now: datetime
-) -> dict[int, Answer]:
-    requests = [QueueRequest(manifest_id, Source.TRIGGER, now, input=request.input) for manifest_id in manifest_ids]
+def _queue(wanted: Mapping[int, Wanted], situations: Mapping[int, Situation], *, now: datetime) -> dict[int, Answer]:
+    requests = [QueueRequest(id_, Source.TRIGGER, now, input=request.input) for id_, request in wanted.items()]
     opened = enqueue(requests, now=now)
     # In the middle of a graph it begins a run that does not reach the other parents of joins.
     found = {id_: situations[id_].facts for id_ in opened}
     inner = [id_ for id_, facts in found.items() if facts.schedule_type.has_parent and not facts.is_behind_parent]
     before_joins = Near.objects.leading_to_joins(inner)
-    answers = {manifest_id: Answer.ALREADY_QUEUED for manifest_id in manifest_ids if manifest_id not in opened}
+    answers = {manifest_id: Answer.ALREADY_QUEUED for manifest_id in wanted if manifest_id not in opened}
     return answers | dict.fromkeys(before_joins, Answer.QUEUED_BY_ITSELF)
 
 
