@@ -116,7 +116,10 @@ def _may_reveal(document: Any) -> bool:
         return "\\" in document or _has_mark(document)
     if document is None or isinstance(document, bool | int | float):
         return False
-    text = json.dumps(document, ensure_ascii=False)
+    try:
+        text = json.dumps(document, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):
+        return True
     return "\\\\" in text or _has_mark(_ESCAPED.sub(" ", text))
 
 

@@ -204,6 +204,12 @@ def test_a_name_that_json_writes_with_an_escape_is_found(mark):
         assert SECRET not in str(redact(document))
 
 
+def test_what_has_no_json_form_is_searched_all_the_same():
+    odd = object()
+    assert redact({"a": odd, "token": SECRET}) == {"a": odd, "token": REDACTED}
+    assert redact(odd) is odd
+
+
 @given(texts)
 def test_the_first_look_passes_no_text_that_the_search_would_change(text: str) -> None:
     if not redaction._has_mark(text):
