@@ -358,7 +358,8 @@ def cancel_run(run: GraphRun, *, reason: str = ON_REQUEST) -> Cancelled:
 
 def describe_run(run: GraphRun) -> RunReport:
     """How a run goes: its executions by state and workflow, what is open, and what its joins wait for."""
-    return load_run_report(run)
+    # As it is now: an object that was loaded before a cancel says otherwise.
+    return load_run_report(GraphRun.objects.filter(id=run.id).first() or run)
 
 
 def executions_of_run(run: GraphRun) -> QuerySet[Metadata]:

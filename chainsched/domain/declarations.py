@@ -225,7 +225,7 @@ def _at_least(value: Any) -> tuple[int | None, int | None]:
     if value is None:
         return None, None
     text = value.removesuffix("%") if isinstance(value, str) and value.endswith("%") else ""
-    if text.isdecimal() and 1 <= int(text) <= MAX_PERCENT:
+    if text.isascii() and text.isdecimal() and 1 <= int(text) <= MAX_PERCENT:
         return None, int(text)
     if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_COUNT:
         return value, None

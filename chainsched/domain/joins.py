@@ -47,15 +47,17 @@ class Join:
             return min(self.at_least, edges)
         return 0 if self.fan_in else edges
 
-    def judged_by(self, *, arrived: int, present_arrived: int, present: int) -> tuple[int, int]:
-        """The arrivals and the edges to judge by where some edges are gone that arrivals were counted over.
+    def judged_by(self, *, arrived: int, present_arrived: int, present: int, is_open: bool) -> tuple[int, int]:
+        """The arrivals and the edges to judge by where the edges were changed that arrivals were counted over.
 
-        A parent that is taken out of the list counts no longer. A member of a fan-in that arrived, and is gone since
-        then, still counts: as an arrival, and as one of those that it is waited for.
+        A parent that is taken out of the list counts no longer, and an outcome counts by the condition that its edge
+        has now; while something ``is_open``, no more than were counted, as the notes of others are under way. A member
+        of a fan-in that arrived, and is gone since then, still counts: as an arrival, and as one of those that it is
+        waited for.
         """
         if self.fan_in:
             return arrived, present + max(arrived - present_arrived, 0)
-        return min(arrived, present_arrived), present
+        return min(arrived, present_arrived) if is_open else present_arrived, present
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,7 +106,11 @@ def _report(state: JoinState, manifest: Manifest | None, expected: int, *, short
         missing = _Shortfall((), max(expected - arrived, 0))
     elif state.outcome in UNDECIDED:
         present_arrived = expected - missing.number
-        arrived, expected = options.judged_by(arrived=arrived, present_arrived=present_arrived, present=expected)
+        arrived, expected = options.judged_by(
+            arrived=arrived, present_arrived=present_arrived, present=expected, is_open=state.open > 0
+        )
+    # Parents that arrived may have been taken out of the list after the decision.
+    expected = max(expected, arrived)
     return JoinReport(
         external_id=manifest.external_id if manifest else f"#{state.join_id}",
         run_id=state.run_id,

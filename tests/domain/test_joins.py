@@ -160,11 +160,16 @@ def test_edges_are_counted_only_where_something_may_be_decided(known, join, expe
     [
         pytest.param(ALL, 2, 2, (2, 3), id="nothing is gone"),
         pytest.param(ALL, 3, 2, (2, 3), id="a parent that is gone counts no longer"),
-        pytest.param(ALL, 1, 2, (1, 3), id="one has arrived of which no note was added up"),
+        pytest.param(ALL, 1, 2, (2, 3), id="one arrived by the condition that its edge has now"),
         pytest.param(FAN_IN, 2, 2, (2, 3), id="no member is gone"),
         pytest.param(FAN_IN, 3, 2, (3, 4), id="a member that is gone counts on both sides"),
         pytest.param(FAN_IN, 1, 2, (1, 3), id="a member has arrived of which no note was added up"),
     ],
 )
 def test_a_join_of_three_is_judged_by_what_is_left(join, arrived, present_arrived, expected):
-    assert join.judged_by(arrived=arrived, present_arrived=present_arrived, present=3) == expected
+    assert join.judged_by(arrived=arrived, present_arrived=present_arrived, present=3, is_open=False) == expected
+
+
+def test_while_something_is_open_no_more_arrived_than_notes_were_added_up():
+    assert ALL.judged_by(arrived=1, present_arrived=2, present=3, is_open=True) == (1, 3)
+    assert ALL.judged_by(arrived=3, present_arrived=2, present=3, is_open=True) == (2, 3)

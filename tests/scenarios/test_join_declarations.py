@@ -247,6 +247,7 @@ MISUSES = [
     ({"depends_on": ["a", "a"]}, "names a parent twice: a, a; name each once"),
     ({"depends_on": ["a", 7]}, "one external id or a list of them"),
     ({"depends_on": 7}, "one external id or a list of them"),
+    ({"depends_on": ["a", "b"], "at_least": "\N{FULLWIDTH DIGIT EIGHT}0%"}, "whole number from 1 on, or a percentage"),
     ({"depends_on": ["a", "b"], "at_least": 0}, "whole number from 1 on, or a percentage"),
     ({"depends_on": ["a", "b"], "at_least": 0.5}, 'a percentage such as "80%"'),
     ({"depends_on": ["a", "b"], "at_least": True}, "whole number from 1 on"),

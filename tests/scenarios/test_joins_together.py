@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
-from chainsched import Every
+from chainsched import Every, RunCondition
 from chainsched.domain.joins import JoinOutcome
 from chainsched.domain.results import Answer
-from chainsched.models import DeadLetter, Dependency, Manifest, ManifestGroup, Metadata
+from chainsched.flow.maintain.fsck import run_fsck
+from chainsched.models import DeadLetter, Dependency, JoinState, Manifest, ManifestGroup, Metadata
 from tests.drive import executions_of, manifest
 from tests.scenarios.graphs import (
     FAILED,
@@ -199,3 +200,94 @@ def test_a_one_time_child_that_is_done_is_due_in_no_later_run(bench):
     assert not is_running("once")
     assert Metadata.objects.filter(manifest_external_id="once").count() == 1
     check_all_closed(bench)
+
+
+class TestOptionsThatChangeInMidRun:
+    def test_another_condition_counts_for_what_ended_before(self, bench):
+        make_diamond()
+        end(bench, "head")
+        end(bench, "a", outcome=GIVEN_UP)
+        declare_join(run_condition=RunCondition.COMPLETION)
+        assert end_all(bench) == ["b", "c", "join"]
+        DeadLetter.objects.get().retry()
+        assert end_all(bench) == ["a"]
+        check_all_closed(bench)
+
+    @pytest.mark.parametrize("fan_in", [True, "tree"])
+    def test_a_gate_that_matches_only_by_its_new_condition_opens_with_the_retry(self, bench, fan_in):
+        make_diamond(depends_on="head", fan_in=fan_in)
+        end(bench, "head", outcome=GIVEN_UP)
+        declare_join(depends_on="head", fan_in=fan_in, run_condition=RunCondition.COMPLETION)
+        DeadLetter.objects.get().retry()
+        assert end_all(bench) == ["head", "a", "b", "c", "join"]
+        check_all_closed(bench)
+
+
+class TestParentsThatChangeWhileItIsDue:
+    """What is under way ends as it was opened, in the runs that it was opened for."""
+
+    @pytest.fixture
+    def due_for_the_second_run(self, bench):
+        make_diamond(depends_on="a")
+        end(bench, "head")
+        end(bench, "a")
+        start(bench)
+        next_run(bench)
+        end(bench, "a", "b", "c")
+        assert manifest("join").state.due_run == runs()[1].id
+        return bench
+
+    @pytest.mark.parametrize("options", [{"depends_on": ["a", "b"]}, {"depends_on": "head", "fan_in": True}])
+    def test_a_dependent_that_becomes_a_join_runs_for_it(self, due_for_the_second_run, options):
+        declare_join(**options)
+        assert end_all(due_for_the_second_run).count("join") == 2
+        assert [len(found) for found in coverage("join").values()] == [1, 1]
+        check_all_closed(due_for_the_second_run)
+
+    def test_a_join_that_becomes_a_plain_dependent_runs_for_it(self, bench):
+        make_diamond()
+        end_all(bench)
+        start(bench)
+        next_run(bench)
+        manifest("join").trigger()
+        start(bench)
+        end(bench, "a", "b", "c")
+        bench.manage()
+        assert manifest("join").state.due_run == runs()[1].id
+        declare_join(depends_on="a")
+        assert end_all(bench).count("join") == 2
+        assert [len(found) for found in list(coverage("join").values())[:2]] == [1, 1]
+        check_all_closed(bench)
+
+    def test_another_single_parent_is_compared_anew(self, due_for_the_second_run):
+        declare_join(depends_on="b")
+        assert manifest("join").state.due_run is None
+
+
+def test_a_report_counts_parents_that_arrived_and_were_taken_out_since(bench):
+    make_diamond()
+    end_all(bench)
+    manifest("a").delete()
+    (join,) = runs()[0].describe().joins
+    assert join.in_words.endswith(": 3 of 3 arrived, it needs 3, fired")
+
+
+def test_a_description_says_that_the_run_was_cancelled_since_it_was_loaded(bench):
+    make_diamond()
+    end(bench, "head")
+    (run,) = runs()
+    run.cancel(reason="wrong day")
+    assert run.describe().cancel_reason == "wrong day"
+
+
+def test_a_run_without_the_row_of_its_end_is_found_and_closed(bench):
+    make_diamond()
+    end_all(bench)
+    next_run(bench)
+    JoinState.objects.filter(run=runs()[1].id).delete()
+    found = [finding for finding in run_fsck(now=bench.now, repair=True) if finding.check == "run_end"]
+    assert [(finding.evidence, finding.is_repaired) for finding in found] == [
+        ("the row is missing that says when it ends", True)
+    ]
+    assert runs()[1].closed_at == bench.now
+    assert not [finding for finding in run_fsck(now=bench.now) if finding.check == "run_end"]

@@ -17,7 +17,7 @@ from chainsched.db.notify import MANAGER
 from chainsched.domain.results import Finding
 from chainsched.flow.announce import wake
 from chainsched.flow.transactions import transact
-from chainsched.models import JoinNote, JoinState, Metadata, WorkQueue
+from chainsched.models import GraphRun, JoinNote, JoinState, Metadata, WorkQueue
 from chainsched.models.near import RUN_END
 
 
@@ -64,3 +64,15 @@ def runs_end(check: str, *, now: datetime, repair: bool) -> Iterator[Finding]:
         is_end = state.join_id == RUN_END
         evidence = f"{state.open} items are open, but " + ("its run says otherwise" if is_end else "it is not decided")
         yield Finding(check, str(state), evidence, is_repaired=repair)
+    yield from _endless_runs(check, now=now, repair=repair)
+
+
+def _endless_runs(check: str, *, now: datetime, repair: bool) -> Iterator[Finding]:
+    """Open runs without the row that counts what is open before their end, which only a change by hand removes."""
+    ends = JoinState.objects.filter(run=OuterRef("pk"), join_id=RUN_END)
+    runs = GraphRun.objects.open().filter(~Exists(ends)).order_by("id")
+    for run in list(runs):
+        if repair:
+            with transact():
+                GraphRun.objects.open().filter(id=run.id).update(closed_at=now)
+        yield Finding(check, str(run), "the row is missing that says when it ends", is_repaired=repair)

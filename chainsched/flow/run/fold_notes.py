@@ -156,7 +156,8 @@ def _decide_joins(
         edges = _older_edges(counts.get(state.join_id, {}), run)
         decision = decide(standings[state.id], join, edges=edges.present)
         is_changed = run is not None and (run.version < version or edges.present < edges.stored)
-        if decision is not None and decision.fires and is_changed and _counts_edges(join):
+        is_counted = (decision is not None and decision.fires) or not join.fan_in
+        if decision is not None and is_counted and is_changed and _counts_edges(join):
             decision = _decide_by_present(standings[state.id], join, state, edges=edges.present)
         if decision is None:
             continue
@@ -172,9 +173,12 @@ def _decide_joins(
 
 
 def _decide_by_present(standing: Standing, join: Join, state: JoinState, *, edges: int) -> Decision | None:
-    """Decide whether a join runs although edges may be gone over which arrivals were counted."""
+    """Decide by who has arrived over the edges that there are now, with the conditions that they have now."""
     arrived, expected = join.judged_by(
-        arrived=standing.arrived, present_arrived=count_present(state.join_id, state.run), present=edges
+        arrived=standing.arrived,
+        present_arrived=count_present(state.join_id, state.run),
+        present=edges,
+        is_open=standing.open > 0,
     )
     judged = standing.judged - (standing.arrived - arrived)
     return decide(replace(standing, arrived=arrived, judged=judged), join, edges=expected)

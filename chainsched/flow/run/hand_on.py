@@ -103,7 +103,8 @@ def _arrive(
     for outcome, edge, run_id in arrivals:
         state_id = states.get((edge.child_id, run_id))
         before = earlier.get((outcome.manifest_id or 0, run_id), ())
-        if state_id is not None and not any(old.matches(edge.condition) for old in before):
+        # A gate that has matched stays so; and its condition may be another one than when an earlier outcome ended.
+        if state_id is not None and (edge.is_gate or not any(old.matches(edge.condition) for old in before)):
             ledger.arrive(state_id, execution_id=outcome.execution_id, is_gate=edge.is_gate)
 
 

@@ -14,7 +14,7 @@ from chainsched.db import bulk
 from chainsched.db.chunks import chunks
 from chainsched.domain.states import RunCondition, ScheduleType
 from chainsched.flow.run.tokens import TokenLedger
-from chainsched.models import Manifest, ManifestState
+from chainsched.models import JoinState, Manifest, ManifestState
 from chainsched.models.manifest_state import NOTHING_DUE
 
 
@@ -22,19 +22,31 @@ def set_parent_marks(manifest_ids: Sequence[int], *, is_new_parent: bool = True)
     """Make a dependent that is new, or has a new parent, due if that parent succeeded after its own last success.
 
     A one-time dependent waits for a later outcome, and a join for the next run. Only here are times compared; from
-    then on execution numbers are. The caller has locked the states of these manifests and of their parents.
+    then on execution numbers are. The caller has locked the states of these manifests and of their parents. What a join
+    is due for when it gets other parents, and a dependent when it becomes a join, ends as it was opened.
     """
     for part in chunks(manifest_ids):
-        number = _first_numbers if is_new_parent else _next_numbers
-        rows = [number(row) for row in _with_parents(part)]
+        going_on = _due_as_joins(part) if is_new_parent else set(part)
+        rows = [
+            _numbers_of(row, is_new_parent=is_new_parent, goes_on=row["id"] in going_on) for row in _with_parents(part)
+        ]
         numbers = {row["manifest"]: row for row in rows}
-        _drop_due_items([id_ for id_ in part if is_new_parent or not _stays_due(numbers.get(id_))])
+        _drop_due_items([id_ for id_ in part if id_ not in going_on or not _stays_due(numbers.get(id_))])
         bulk.update(ManifestState, rows, key="manifest")
         if is_new_parent:
-            freed = set(part) - numbers.keys()
+            freed = set(part) - numbers.keys() - going_on
             ManifestState.objects.filter(manifest__in=freed, due_execution__gt=0).update(
                 due_execution=0, covered_execution=0
             )
+
+
+def _due_as_joins(manifest_ids: Sequence[int]) -> set[int]:
+    """Those of these dependents that are due and are a join, or are due because they were one."""
+    due = dict(ManifestState.objects.with_due_items(manifest_ids).values_list("manifest_id", "due_run"))
+    dependents = Manifest.objects.filter(id__in=due, schedule_type=ScheduleType.DEPENDENT)
+    is_join = dict(dependents.values_list("id", "is_join"))
+    fired = JoinState.objects.of_joins([(id_, due[id_] or 0) for id_ in is_join])
+    return {id_ for id_, is_one in is_join.items() if is_one or (id_, due[id_]) in fired}
 
 
 def _stays_due(numbers: Mapping[str, Any] | None) -> bool:
@@ -68,6 +80,14 @@ def _with_parents(manifest_ids: Sequence[int]) -> list[dict[str, Any]]:
         "depends_on__state__finished_execution",
     )
     return [dict(row) for row in dependents.values(*columns)]
+
+
+def _numbers_of(row: Mapping[str, Any], *, is_new_parent: bool, goes_on: bool) -> dict[str, Any]:
+    if is_new_parent and goes_on:
+        # It was a join, and stays due: from now on by the numbers of its only parent.
+        newest = _newest(row)
+        return _numbers(row["id"], due=newest, covered=min(row["state__covered_execution"], max(newest - 1, 0)))
+    return _first_numbers(row) if is_new_parent else _next_numbers(row)
 
 
 def _first_numbers(row: Mapping[str, Any]) -> dict[str, Any]:
