@@ -246,8 +246,14 @@ class World:
         return evaluate(now=self.now).queued
 
     def start(self, rng: Random) -> int:
-        """A dispatcher starts what is queued, and a worker claims some of it."""
-        return self._start(limit=rng.choice([1, 3, 100]))
+        """A worker takes some of what is queued; or a dispatcher starts it, and a worker claims some of that."""
+        limit = rng.choice([1, 3, 100])
+        return self._take(limit) if rng.random() < 0.5 else self._start(limit)
+
+    def _take(self, limit: int) -> int:
+        dispatched = dispatch(workflows=WORKFLOWS, now=self.now, limit=limit, taker=self.process)
+        cancel_late(dispatched.cancelled_rows, now=self.now)
+        return len(dispatched.claims) + len(dispatched.cancelled_rows)
 
     def _start(self, limit: int = 100) -> int:
         dispatched = dispatch(workflows=WORKFLOWS, now=self.now)
@@ -273,7 +279,7 @@ class World:
         ]
         finished = [Finished(row[0], outcome_of(kind)) for row, kind in zip(rows, kinds, strict=True)]
         with self._others_hold(rng):
-            recorded = record(finished, by=self.process, now=self.now)
+            recorded = record(finished, by=self.process, now=self.now, opens=rng.random() < 0.5)
         if len(recorded.ended) < len(rows):
             raise Broken(f"of {finished} only {recorded} was written")
         return len(rows)

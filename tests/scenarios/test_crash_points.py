@@ -239,6 +239,11 @@ class RecordOfSuccess(Record):
     pass
 
 
+class RecordThatQueuesDependents(Record):
+    def run(self, bench: Workbench) -> None:
+        record([Finished(self.execution_id, self.result)], by=self.worker, now=bench.now, opens=True)
+
+
 class RecordOfFailureWithRetry(Record):
     result = FAILED
     options = {"retry_delay": 60}  # noqa: RUF012

@@ -66,11 +66,13 @@ def arm_known(
     is_fresh: bool = False,
     of_rows: Collection[int] = frozenset(),
     newly_due: Collection[int] = frozenset(),
+    queued_next: Collection[int] = frozenset(),
 ) -> int:
     """The same with facts that the caller has read under its locks.
 
     ``of_rows`` are the manifests with an obstacle that may have come or gone for a row that waits. ``newly_due`` are
-    those whose facts say of another item that it is due than their rows do: both are written together.
+    those whose facts say of another item that it is due than their rows do: both are written together. For
+    ``queued_next``, which the caller queues in the same transaction, no manager is woken.
     """
     balance_parts(known_facts, of_rows=of_rows, ledger=ledger)
     facts = {known.manifest_id: known for known in known_facts}
@@ -79,7 +81,8 @@ def arm_known(
     moved = {id_: alarm for id_, alarm in alarms.items() if alarm.occurrence_at != facts[id_].occurrence_at}
     # The manager finds later alarms by itself at its next turn.
     soon = now + timedelta(seconds=get_config().manager_interval)
-    if any(alarm.next_run_at is not None and alarm.next_run_at <= soon for alarm in changed.values()):
+    is_soon = {id_ for id_, alarm in changed.items() if alarm.next_run_at is not None and alarm.next_run_at <= soon}
+    if not is_soon <= {*queued_next}:
         wake(MANAGER)
     set_alarms({id_: alarm for id_, alarm in (changed | moved).items() if id_ not in newly_due})
     _write_due({id_: (facts[id_], alarms[id_]) for id_ in newly_due})

@@ -16,14 +16,15 @@ from datetime import datetime
 from chainsched.db import bulk
 from chainsched.db.id_in import id_in
 from chainsched.db.notify import MANAGER
-from chainsched.domain.due import Facts, OpenItem
+from chainsched.domain.due import Facts, OpenItem, decide
 from chainsched.domain.items import NO_ITEM, Item
 from chainsched.domain.obstacles import find_obstacle, find_obstacle_to_row
 from chainsched.domain.states import QueueStatus, Source
 from chainsched.flow.announce import wake
 from chainsched.flow.run.alarm import arm_known
 from chainsched.flow.run.carried import item_columns
-from chainsched.flow.run.requests import lineages_of
+from chainsched.flow.run.enqueue import enqueue
+from chainsched.flow.run.requests import QueueRequest, lineages_of
 from chainsched.flow.run.tokens import TokenLedger
 from chainsched.flow.transactions import in_parts, is_own_transaction, transact
 from chainsched.models import DueNote, ManifestState, WorkQueue
@@ -51,16 +52,18 @@ def deliver(
     now: datetime,
     ended: Collection[int] = frozenset(),
     idle: Collection[int] = frozenset(),
+    opens: bool = False,
 ) -> None:
     """Let dependents become due at once if their states are free and no note waits for them; leave notes otherwise.
 
     Waits for no lock. In a caller's transaction, which may stay open for long, all get notes. The tokens of the items
-    are taken here. ``ended`` and ``idle``: see ``apply``.
+    are taken here. ``ended`` and ``idle``: see ``apply``. With ``opens`` those that may run now are queued as well, as
+    the manager would do it in its next turn.
     """
     free = _lock_receivers({due.child_id for due in dues})
     for due in dues:
         ledger.take(due.item.held)
-    apply([due for due in dues if due.child_id in free], ledger=ledger, now=now, ended=ended, idle=idle)
+    apply([due for due in dues if due.child_id in free], ledger=ledger, now=now, ended=ended, idle=idle, opens=opens)
     leave_notes([due for due in dues if due.child_id not in free])
 
 
@@ -133,12 +136,14 @@ def apply(
     now: datetime,
     ended: Collection[int] = frozenset(),
     idle: Collection[int] = frozenset(),
+    opens: bool = False,
 ) -> None:
     """Let dependents become due; the caller holds their states and has taken the tokens.
 
     A row that still waits for its first attempt takes the newer outcome over, and so does an item that is due already:
     it then stands for the runs of both. Otherwise the outcome is kept until the manifest is free. Manifests whose open
-    item the caller has ``ended`` are armed with them, and ``idle`` are those of these that have none now.
+    item the caller has ``ended`` are armed with them, and ``idle`` are those of these that have none now. With
+    ``opens`` dependents that may run now are queued.
     """
     by_child: dict[int, list[Due]] = defaultdict(list)
     for due in dues:
@@ -164,7 +169,26 @@ def apply(
             facts[id_] = _into_due(facts[id_], outcomes, ledger=ledger)
     _write_rows(moved)
     looked = [id_ for id_, given in by_child.items() if len(given) > len(news.get(id_, ()))]
-    arm_known(list(facts.values()), ledger=ledger, now=now, of_rows={*looked, *ended}, newly_due=news)
+    requests = _requests([facts[id_] for id_ in news if opens and id_ not in rows], now=now)
+    arm_known(
+        list(facts.values()),
+        ledger=ledger,
+        now=now,
+        of_rows={*looked, *ended},
+        newly_due=news,
+        queued_next={request.manifest_id for request in requests},
+    )
+    enqueue(requests, now=now, ledger=ledger)
+
+
+def _requests(due: Sequence[Facts], *, now: datetime) -> list[QueueRequest]:
+    """Requests for those that run for their parents' outcomes now; what a trigger asks for is left to the manager."""
+    decisions = {known.manifest_id: decide(known, now=now) for known in due}
+    return [
+        QueueRequest(manifest_id, Source.DEPENDENCY, decision.scheduled_for or now)
+        for manifest_id, decision in decisions.items()
+        if decision.source is Source.DEPENDENCY
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from django.db import OperationalError
-
 from chainsched.db import bulk, locks
 from chainsched.db.id_in import id_in
 from chainsched.db.locks import Patience
@@ -38,7 +36,7 @@ from chainsched.flow.run.requests import Lineage, QueueRequest
 from chainsched.flow.run.runs import Head, begin_runs
 from chainsched.flow.run.tokens import TokenLedger
 from chainsched.flow.run.verdicts import Verdict, decide_verdicts
-from chainsched.flow.transactions import in_parts, transact
+from chainsched.flow.transactions import in_parts, is_about_rows, transact
 from chainsched.models import (
     DeadLetter,
     HourlyStatistic,
@@ -77,16 +75,22 @@ class Recorded:
 
 
 def record(
-    finished: Sequence[Finished], *, now: datetime, by: Process | None = None, is_waiting: bool = True
+    finished: Sequence[Finished],
+    *,
+    now: datetime,
+    by: Process | None = None,
+    is_waiting: bool = True,
+    opens: bool = False,
 ) -> Recorded:
     """Close the executions; those that another process closed first are named in the result as late.
 
     ``by`` is the process that ran them: only executions that it still holds are written, and none once it was declared
     lost. Without it the caller acts for a process that is gone. A row that another transaction holds is waited for for
-    a moment or, without ``is_waiting``, not at all, and is then unwritten.
+    a moment or, without ``is_waiting``, not at all, and is then unwritten. With ``opens`` dependents that became due
+    are queued at once where their states are free; the manager queues the others.
     """
     recorded = Recorded()
-    parts = in_parts(finished, lambda part: _record_part(part, by=by, now=now, is_waiting=is_waiting))
+    parts = in_parts(finished, lambda part: _record_part(part, by=by, now=now, is_waiting=is_waiting, opens=opens))
     for item, error in parts.refused:
         parts.results.append(_record_unwritable(item, error, by=by, now=now))
     for part in parts.results:
@@ -98,23 +102,25 @@ def record(
 
 
 def _record_part(
-    finished: Sequence[Finished], *, by: Process | None, now: datetime, is_waiting: bool = True
+    finished: Sequence[Finished], *, by: Process | None, now: datetime, is_waiting: bool = True, opens: bool = False
 ) -> Recorded:
-    def write() -> Recorded:
-        with transact(Patience.SHORT):
-            return _record_once(finished, by=by, now=now, is_waiting=is_waiting)
-
     try:
-        recorded = write()
-    except OperationalError as error:
-        if not (is_waiting and locks.is_lock_timeout(error)):
-            raise
-        return _record_part(finished, by=by, now=now, is_waiting=False)
+        with transact(Patience.SHORT):
+            recorded = _record_once(finished, by=by, now=now, is_waiting=is_waiting, opens=opens)
+    except Exception as error:
+        if is_waiting and locks.is_lock_timeout(error):
+            return _record_part(finished, by=by, now=now, is_waiting=False, opens=opens)
+        if opens and is_about_rows(error):
+            # Perhaps a dependent cannot be queued: that is the manager's concern, and no fault of what ended.
+            return _record_part(finished, by=by, now=now, is_waiting=is_waiting, opens=False)
+        raise
     report_failures(finished, retried=recorded.retried, dead_lettered=recorded.dead_lettered)
     return recorded
 
 
-def _record_once(finished: Sequence[Finished], *, by: Process | None, now: datetime, is_waiting: bool) -> Recorded:
+def _record_once(
+    finished: Sequence[Finished], *, by: Process | None, now: datetime, is_waiting: bool, opens: bool
+) -> Recorded:
     by_id = {item.execution_id: item for item in finished}
     unwritten = _lock(by_id, is_waiting=is_waiting)
     attempts = _attempts([id_ for id_ in by_id if id_ not in unwritten], by=by)
@@ -136,7 +142,7 @@ def _record_once(finished: Sequence[Finished], *, by: Process | None, now: datet
     dues = hand_on([_ended(verdict, items) for verdict in final], edges, ledger=ledger)
     ended = [verdict.manifest["id"] for verdict in final if verdict.manifest]
     idle = {verdict.manifest["id"] for verdict in final if verdict.manifest and not verdict.follow_up}
-    deliver(dues, ledger=ledger, now=now, ended=ended, idle=idle)
+    deliver(dues, ledger=ledger, now=now, ended=ended, idle=idle, opens=opens)
     ledger.write()
     closed = {verdict.execution.id for verdict in verdicts}
     announce_executions(execution_ended, sorted(closed))

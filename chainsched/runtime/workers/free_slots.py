@@ -25,11 +25,24 @@ class FreeSlots:
         self._accepted = 0
         # One value, so that both numbers of a count are seen together.
         self._counted = (0, 0)
+        # Whether the last answer was that there is none.
+        self._is_awaited = False
 
     @property
     def number(self) -> int:
         accepted, room = self._counted
         return max(0, room - (self._handed_over - accepted))
+
+    def ask(self) -> int:
+        """The number, for the worker's thread; if it is 0, the next ``count`` of more says that it should ask again.
+
+        A result may be collected before the slot that it frees is counted.
+        """
+        # Before the look: a count in between then wakes the worker once too often, and never once too seldom.
+        self._is_awaited = True
+        number = self.number
+        self._is_awaited = number == 0
+        return number
 
     def hand_over(self) -> None:
         """A claim is on its way; called by the worker's thread, or by two when one of them has just lost its lease."""
@@ -40,9 +53,10 @@ class FreeSlots:
         """A claim has arrived; this and ``count`` are called by the runner's thread only."""
         self._accepted += 1
 
-    def count(self, room: int) -> None:
-        """Set the number of free slots, given all claims that have arrived."""
+    def count(self, room: int) -> bool:
+        """Set the number of free slots, given all claims that have arrived. True if the worker waits for one."""
         self._counted = (self._accepted, room)
+        return self._is_awaited and self.number > 0
 
 
 class MissingChildren:

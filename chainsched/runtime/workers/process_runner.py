@@ -80,7 +80,7 @@ class ProcessRunner(Runner):
 
     @property
     def free(self) -> int:
-        return 0 if self._is_draining else self._free_slots.number
+        return 0 if self._is_draining else self._free_slots.ask()
 
     @property
     def running(self) -> int:
@@ -187,9 +187,9 @@ class ProcessRunner(Runner):
         room = 0 if self._waiting else sum(max(0, self._child_capacity - len(child.jobs)) for child in available)
         # Jobs of retiring children take slots as well: there are never more at once than configured.
         taken = sum(len(child.jobs) for child in self._pool if child.is_retiring)
-        self._free_slots.count(max(0, room - taken))
+        is_awaited = self._free_slots.count(max(0, room - taken))
         before, self._available_count = self._available_count, len(available)
-        if len(available) > before:
+        if is_awaited or len(available) > before:
             self._on_result()
 
     def _available_children(self) -> list[ChildState]:

@@ -91,12 +91,12 @@ class Worker:
         """Record the jobs that have just ended; those with rows that another transaction has locked are deferred.
 
         The time is read after the results: a job may have ended since the turn began, and no job should seem to have
-        ended before the last thing that it did.
+        ended before the last thing that it did. Dependents are queued with them, so that this turn can take these.
         """
         finished = self._unwritten.finished
         if not finished:
             return 0
-        recorded = record(finished, now=database_now(), by=self._process)
+        recorded = record(finished, now=database_now(), by=self._process, opens=True)
         self._unwritten.finished = []
         self._deferred += [item for item in finished if item.execution_id in recorded.unwritten]
         return self._forget_closed(recorded)

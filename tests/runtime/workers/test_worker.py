@@ -189,7 +189,7 @@ def unavailable(*_args, **_options):
 def test_results_whose_rows_somebody_holds_keep_no_others_waiting(runner, monkeypatch):
     asked, held = [], [1]
 
-    def record_unless_held(finished, *, now, by, is_waiting=True):
+    def record_unless_held(finished, *, is_waiting=True, **_options):
         asked.append(([item.execution_id for item in finished], is_waiting))
         ids = [item.execution_id for item in finished]
         return Recorded(ended=[id_ for id_ in ids if id_ not in held], unwritten=[id_ for id_ in ids if id_ in held])
