@@ -19,4 +19,5 @@ def ended(state=ExecutionState.COMPLETED):
 
 
 def running():
-    return Metadata.objects.in_progress().filter(started_at__isnull=False).count()
+    """How many jobs run, of workflows that report progress at their beginning: taken rows need not have begun."""
+    return Metadata.objects.in_progress().filter(progress__isnull=False).count()

@@ -1,6 +1,7 @@
 """A wire to PostgreSQL that a test can cut: it passes nothing on, goes silent for ever, or loses answers or notices."""
 
 import contextlib
+import re
 import shutil
 import socket
 import tempfile
@@ -15,6 +16,8 @@ from django.db import connection
 CHUNK = 65536
 # Of a message of the server: its letter and its length; the letter of a notice.
 HEAD, NOTICE = 5, b"A"
+# A client's request to prepare a statement: its name and its text. Later requests only name it.
+PREPARED = re.compile(rb"(_pg3_\d+)\x00([A-Z(][^\x00]+)")
 
 
 @dataclass(eq=False)
@@ -25,6 +28,8 @@ class _Line:
     server: socket.socket
     said: bytes = b""
     unread: bytes = b""
+    # The statements that the session knows by a name.
+    prepared: dict[bytes, bytes] = field(default_factory=dict)
     is_silent: bool = False
     loses_answer: bool = False
 
@@ -127,7 +132,9 @@ class Proxy:
         line.said += data
         if b"COMMIT" in data or b"ROLLBACK" in data:
             said, line.said = line.said, b""
-            if b"COMMIT" in data and self._lose_after is not None and self._lose_after in said:
+            line.prepared.update(PREPARED.findall(said))
+            texts = [said, *(text for name, text in line.prepared.items() if b"\0" + name + b"\0" in said)]
+            if b"COMMIT" in data and self._lose_after is not None and any(self._lose_after in text for text in texts):
                 self._lose_after, line.loses_answer = None, True
 
 

@@ -10,6 +10,7 @@ from chainsched.models import DeadLetter, Manifest, ManifestGroup, Metadata
 from chaos import processes
 from chaos.rows import is_quiet
 from tests.processes.command import stop
+from tests.processes.jobs import running
 from tests.testapp import misdeeds, workflows
 from tests.waiting import wait_until
 
@@ -171,7 +172,7 @@ def test_a_job_that_does_not_listen_is_cancelled_by_force(launch):
     manifest = Manifest.objects.schedule(misdeeds.ignore_everything, "deaf", None, None)
     manifest.trigger()
     process = launch("run_scheduler", "--processes", "1", settings={"KILL_GRACE": 1})
-    wait_until(lambda: Metadata.objects.in_progress().filter(started_at__isnull=False).exists())
+    wait_until(lambda: running() == 1)
     manifest.cancel()
     wait_until(lambda: not Metadata.objects.active().exists())
     code, output = stop(process)

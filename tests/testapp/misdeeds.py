@@ -86,8 +86,9 @@ def devour() -> None:
 
 
 @workflow
-def devour_unseen(is_served: str) -> None:
+def devour_unseen(is_served: str, run: RunContext) -> None:
     """Take all the memory in a way that the kernel does not ascribe to this process, once there is this file."""
+    run.progress(0)
     while not Path(is_served).exists():
         time.sleep(0.05)
     file = os.memfd_create("devoured")
@@ -108,7 +109,8 @@ def hold_pythons_lock() -> None:
 
 
 @workflow
-def oversleep() -> None:
+def oversleep(run: RunContext) -> None:
+    run.progress(0)
     time.sleep(600)
 
 
@@ -119,7 +121,8 @@ def spin() -> None:
 
 
 @workflow
-def ignore_everything() -> None:
+def ignore_everything(run: RunContext) -> None:
+    run.progress(0)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     while True:
         try:
@@ -150,14 +153,16 @@ def close_everything() -> None:
 
 
 @workflow
-def start_and_wait() -> None:
+def start_and_wait(run: RunContext) -> None:
     """Have a shell start something, and wait for it."""
+    run.progress(0)
     subprocess.run("sleep 600 & wait", shell=True, check=False)  # noqa: S602
 
 
 @workflow
-async def block_a_thread() -> None:
+async def block_a_thread(run: RunContext) -> None:
     """Wait for a thread that cannot be cancelled."""
+    run.progress(0)
     await asyncio.to_thread(time.sleep, 600)
 
 
@@ -199,7 +204,8 @@ def tell_pid() -> int:
 
 
 @workflow
-def stay(seconds: float) -> str:
+def stay(seconds: float, run: RunContext) -> str:
+    run.progress(0)
     time.sleep(seconds)
     return "stayed"
 
@@ -229,6 +235,7 @@ def tick(run: RunContext) -> str:
     """
     path = os.environ["CHAINSCHED_TEST_TICKS"]
     enough = Path(f"{path}-{run.external_id}")
+    run.progress(0)
     with Path(path).open("a", buffering=1) as file:
         while not enough.exists():
             file.write(f"{run.external_id} {run.execution_id} {os.getpid()} {time.monotonic()}\n")
