@@ -26,6 +26,23 @@ class PreparingCursor(psycopg.Cursor[Any]):
         threshold, session.prepare_threshold = session.prepare_threshold, 0
         session.prepared_max = PREPARED_MAX
         try:
-            return super().execute(query, params, prepare=True, **options)
+            return self._execute_prepared(query, params, **options)
         finally:
             session.prepare_threshold = threshold
+
+    def _execute_prepared(self, query: Any, params: Sequence[Any] | None, **options: Any) -> PreparingCursor:
+        """Run it, if need be in a session that has lost its prepared statements, or has them for tables as they were.
+
+        Code of the project may discard them; the driver would go on naming them. Inside a transaction the error has
+        ended that, so that only the next call succeeds.
+        """
+        session: Any = self.connection
+        is_outside = session.info.transaction_status is psycopg.pq.TransactionStatus.IDLE
+        try:
+            return super().execute(query, params, prepare=True, **options)
+        except (psycopg.errors.InvalidSqlStatementName, psycopg.errors.FeatureNotSupported):
+            # The driver forgets what it prepared when it sees one of these pass.
+            session._prepared.clear()  # noqa: SLF001 - it has no other way
+            if not is_outside:
+                raise
+            return super().execute(query, params, prepare=True, **options)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
 from django.db import connections
 
 from chainsched.conf import get_config
@@ -18,16 +22,27 @@ TOPICS = (MANAGER, DISPATCHER, WORKER, BULK_DECISIONS)
 ECHO = "echo"
 
 _sender = ""
+_is_in_turn: ContextVar[bool] = ContextVar("is_in_turn", default=False)
 
 
 def sign_with(sender: str) -> None:
-    """Sign the notices of this process, so that it does not wake itself a second time."""
+    """Sign the notices that loops of this process send in their turns, which wake the other loops of it themselves."""
     global _sender  # noqa: PLW0603 - one process, one name
     _sender = sender
 
 
+@contextmanager
+def in_turn() -> Iterator[None]:
+    """What is sent in here is signed. All else, as what jobs and receivers of signals write, is news to the loops."""
+    token = _is_in_turn.set(True)
+    try:
+        yield
+    finally:
+        _is_in_turn.reset(token)
+
+
 def is_own(payload: str) -> bool:
-    """Whether this process sent the notice."""
+    """Whether a loop of this process sent the notice."""
     return bool(_sender) and payload.endswith(f":{_sender}")
 
 
@@ -53,9 +68,10 @@ def send(topic: str) -> None:
     that is lost in a crash only delays the work until the loop's next turn.
     """
     connection = connections[get_config().database]
+    sender = _sender if _is_in_turn.get() else ""
     if connection.vendor == "postgresql" and get_config().listen:
         with connection.cursor() as cursor:
             cursor.execute(
                 "SELECT set_config('synchronous_commit', 'off', true), pg_notify(%s, %s)",
-                [CHANNEL, f"{topic}:{_sender}"],
+                [CHANNEL, f"{topic}:{sender}"],
             )

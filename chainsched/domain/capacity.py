@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 UNLIMITED = None
@@ -10,10 +10,14 @@ UNLIMITED = None
 
 @dataclass(slots=True)
 class Room:
-    """The free places under the limits while rows are admitted one after the other."""
+    """The free places under the limits while rows are admitted one after the other.
+
+    ``idle`` are the slots of a process that takes rows for itself in which nothing runs.
+    """
 
     total: int | None
     groups: dict[int, int] = field(default_factory=dict)
+    idle: int | None = None
 
     def admits(self, group_id: int | None) -> bool:
         if self.total is not UNLIMITED and self.total <= 0:
@@ -25,6 +29,19 @@ class Room:
             self.total -= 1
         if group_id is not None and group_id in self.groups:
             self.groups[group_id] -= 1
+
+    def lift(self) -> None:
+        """Let a process that takes rows for itself take any number, if there is a place for each of its idle slots.
+
+        What it takes ahead waits for these slots, and counts for no limit but those of groups.
+        """
+        if self.total is not UNLIMITED and self.idle is not None and self.total >= self.idle:
+            self.total = UNLIMITED
+
+    @property
+    def has_shared_limits(self) -> bool:
+        """Whether other processes may wait for places that this one takes."""
+        return self.total is not UNLIMITED or any(left > 0 for left in self.groups.values())
 
     @property
     def full_groups(self) -> set[int]:
@@ -42,6 +59,28 @@ class Candidate:
     row_id: int
     group_id: int | None
     turn: int
+    priority: int = 0
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        return (-self.priority, self.turn, self.row_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """Another live process that takes rows for itself: the names it knows, and how many jobs it runs at once."""
+
+    process_id: int
+    slots: int
+    workflows: Collection[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """The names that other processes with an idle slot know and one that takes rows does not, and these slots."""
+
+    workflows: Collection[str] = frozenset()
+    slots: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,20 +111,41 @@ def room(
     slots: Mapping[int, int],
     taker_id: int | None = None,
 ) -> Room:
-    """The free places, from the limits and the active executions; a lowered limit never makes them negative.
-
-    A process that takes rows for itself may take any number if there is room for each of its slots.
-    """
+    """The free places, from the limits and the active executions; a lowered limit never makes them negative."""
     groups = {
         group_id: max(limit - active.by_group.get(group_id, 0), 0)
         for group_id, limit in limits.items()
         if limit is not None
     }
     total = UNLIMITED if max_active is None else max(max_active - active.running(slots), 0)
-    if total is not UNLIMITED and taker_id is not None and taker_id in slots:
+    idle = None
+    if taker_id is not None and taker_id in slots:
         idle = max(slots[taker_id] - active.by_process.get(taker_id, 0), 0)
-        total = UNLIMITED if total >= idle else total
-    return Room(total=total, groups=groups | dict.fromkeys(disabled, 0))
+    return Room(total=total, groups=groups | dict.fromkeys(disabled, 0), idle=idle)
+
+
+def find_idle(rivals: Iterable[Rival], *, knows: Collection[str], active: Active) -> Idle:
+    """Which names only other processes know that have nothing to do in some of their slots."""
+    names: set[str] = set()
+    slots = 0
+    for rival in rivals:
+        idle = rival.slots - active.by_process.get(rival.process_id, 0)
+        others = set(rival.workflows).difference(knows)
+        if idle > 0 and others:
+            names |= others
+            slots += idle
+    return Idle(names, slots)
+
+
+def leave_places(first: Candidate, rivals: Iterable[Candidate], *, room: Room) -> int:
+    """Leave places to rows of other processes that come before the first row of this one; returns how many.
+
+    Otherwise a process that frees a place would take it again before another could, whatever their priorities.
+    """
+    ahead = [rival for rival in rivals if rival.place < first.place]
+    for rival in ahead:
+        room.take(rival.group_id)
+    return len(ahead)
 
 
 def advance_turns(present: Mapping[int, int], *, started: Iterable[tuple[int, int]]) -> dict[int, int]:

@@ -7,7 +7,6 @@ Next:   the project's receivers, in this thread or where a sender takes them; lo
 
 from __future__ import annotations
 
-import functools
 import logging
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -102,9 +101,14 @@ def _report(item: Finished, *, level: int) -> None:
         logger.log(level, "More executions %s; they are not logged for up to %d s.", consequence, LOG_SECONDS)
 
 
-def wake(topic: str) -> None:
-    """Wake a loop in other processes when the present transaction has committed."""
-    transaction.on_commit(functools.partial(notify.send, topic), using=get_config().database, robust=True)
+def wake(topic: str, *, only_if: Callable[[], bool] = lambda: True) -> None:
+    """Wake a loop in other processes when the present transaction has committed, if this holds then."""
+
+    def send() -> None:
+        if only_if():
+            notify.send(topic)
+
+    transaction.on_commit(send, using=get_config().database, robust=True)
 
 
 def _announce(signal: Signal, model: type[Metadata | DeadLetter], ids: list[int], *, name: str) -> None:

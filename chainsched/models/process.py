@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from django.db import models
 from django.db.models import Q
 
-from chainsched.db.compiled import CompiledQuery, Parameter
+from chainsched.db.compiled import AFTER, CompiledQuery, Parameter
 from chainsched.db.fields import PinnedManager
+from chainsched.domain.capacity import Rival
 
 PROCESS_ID = Parameter("process_id", models.BigIntegerField())
 IS_TRUSTED = Q(lost_at__isnull=True, stopped_at__isnull=True)
@@ -57,6 +58,10 @@ class ProcessQuerySet(models.QuerySet["Process"]):
         """How many jobs each process runs at once, of those that state it and have not stopped in an orderly way."""
         return dict(_SLOTS.rows())
 
+    def rivals_of(self, process: Process, *, beaten_since: datetime) -> list[Rival]:
+        """The other live processes that run jobs."""
+        return [Rival(*row) for row in _RIVALS.rows(process_id=process.pk, after=beaten_since)]
+
     def heartbeats(self) -> dict[int, datetime]:
         """The last heartbeat of each process that is trusted."""
         return dict(self.trusted().values_list("pk", "heartbeat_at"))
@@ -72,6 +77,14 @@ class ProcessQuerySet(models.QuerySet["Process"]):
 
 _SLOTS = CompiledQuery(
     lambda: Process.objects.filter(slots__isnull=False, stopped_at__isnull=True).values_list("pk", "slots")
+)
+_RIVALS = CompiledQuery(
+    lambda: (
+        Process.objects.trusted()
+        .filter(heartbeat_at__gt=AFTER, slots__gt=0)
+        .exclude(pk=PROCESS_ID)
+        .values_list("pk", "slots", "workflows")
+    )
 )
 _TRUSTED = CompiledQuery(lambda: Process.objects.trusted().filter(pk=PROCESS_ID).values_list("pk"))
 

@@ -16,6 +16,7 @@ from chainsched.db import bulk
 from chainsched.db.compiled import AFTER, NOW, UNTIL, CompiledQuery, Ids, Names, Parameter
 from chainsched.db.fields import IdList, PinnedManager, choices, knows, one_of, reference
 from chainsched.db.id_in import id_in, name_in
+from chainsched.domain.capacity import Candidate
 from chainsched.domain.known import Kinds
 from chainsched.domain.states import QueueStatus, Source
 from chainsched.models.manifest import KINDS as MANIFEST_KINDS
@@ -73,13 +74,17 @@ class WorkQueueQuerySet(models.QuerySet["WorkQueue"]):
         is_manifest_known = Q(manifest__isnull=True) | knows(MANIFEST_KINDS, path="manifest__")
         return self.in_line().known().filter(is_time, releases_queued_row(), is_manifest_known)
 
-    def has_any_in_line(self) -> bool:
-        """Whether any row takes part in dispatch."""
-        return _ANY_IN_LINE.value() is not None
+    def has_any_ready(self, now: datetime, *, workflows: Collection[str] | None = None) -> bool:
+        """Whether any row is ready, or any of these workflows."""
+        if workflows is None:
+            return _ANY_READY.value(now=now) is not None
+        return _ANY_READY_OF.value(now=now, names=workflows) is not None
 
-    def has_any_ready(self, now: datetime) -> bool:
-        """Whether any row is ready."""
-        return _ANY_READY.value(now=now) is not None
+    def next_of(
+        self, workflows: Collection[str], *, full_groups: Collection[int], now: datetime, limit: int
+    ) -> list[Candidate]:
+        """The next ready rows of these workflows outside of these groups, without a lock."""
+        return [Candidate(*row) for row in _NEXT_OF.rows(now=now, names=workflows, full=full_groups, limit=limit)]
 
     def ahead_of(self, row: WorkQueue) -> WorkQueueQuerySet:
         """The rows that come before this one in the order of dispatch."""
@@ -287,8 +292,20 @@ _LOOKS: dict[tuple[tuple[str, ...], bool], CompiledQuery] = {
     for columns in (LOOK_COLUMNS, ("id",))
     for has_only in (True, False)
 }
-_ANY_IN_LINE = CompiledQuery(lambda: WorkQueue.objects.in_line().in_order().values_list("id"), has_limit=True)
 _ANY_READY = CompiledQuery(lambda: WorkQueue.objects.ready(NOW).values_list("id"), has_limit=True)
+_ANY_READY_OF = CompiledQuery(
+    lambda: WorkQueue.objects.ready(NOW).filter(name_in(workflow=Names())).in_order().values_list("id"), has_limit=True
+)
+_NEXT_OF = CompiledQuery(
+    lambda: (
+        WorkQueue.objects.ready(NOW)
+        .filter(name_in(workflow=Names()))
+        .exclude(id_in(group=Ids("full", may_be_empty=True)), group__isnull=False)
+        .in_order()
+        .values_list("id", "group_id", "turn", "priority")
+    ),
+    has_limit=True,
+)
 _NEXT_NOT_BEFORE = CompiledQuery(
     lambda: (
         WorkQueue.objects.queued()

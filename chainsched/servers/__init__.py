@@ -10,7 +10,7 @@ from typing import Protocol, cast
 from django.utils.functional import SimpleLazyObject
 
 from chainsched.conf import load_server
-from chainsched.domain.run_context import Claim
+from chainsched.flow.operate.take import Taken
 from chainsched.models import Process
 
 
@@ -37,15 +37,15 @@ class TaskServer(Protocol):
         ...
 
     @abstractmethod
-    def take(self, *, process: Process, workflows: Collection[str], limit: int) -> Sequence[Claim]:
+    def take(self, *, process: Process, workflows: Collection[str], limit: int) -> Taken:
         """Work that a worker takes for itself, at most so much; nothing from a server that is pushed to."""
         ...
 
     @abstractmethod
     def submit(self, execution_ids: Sequence[int]) -> None:
-        """Take over these pending executions; called at the end of each turn that found room; there may be none.
+        """Take over these pending executions; called in each turn that found room, and then there may be none.
 
-        Executions that are still unclaimed after a minute are submitted again, in each turn.
+        Executions that are still unclaimed after a minute are submitted again, so many in each further minute.
         """
         ...
 

@@ -6,8 +6,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
 from chainsched.conf import get_config
-from chainsched.domain.run_context import Claim
-from chainsched.flow.operate.take import take
+from chainsched.flow.operate.take import Taken, take
 from chainsched.models import Process
 from chainsched.models.process import ProcessQuerySet
 from chainsched.servers import TaskServer
@@ -27,11 +26,11 @@ class DatabaseServer(TaskServer):
         """No room: workers take what they can start."""
         return 0
 
-    def take(self, *, process: Process, workflows: Collection[str], limit: int) -> Sequence[Claim]:
+    def take(self, *, process: Process, workflows: Collection[str], limit: int) -> Taken:
         return take(process=process, workflows=workflows, limit=limit)
 
     def submit(self, execution_ids: Sequence[int]) -> None:
-        """Do nothing: it is given none."""
+        """Do nothing: what another server has left pending goes back to the queue."""
 
 
 def _one_expiry_before(now: datetime) -> datetime:

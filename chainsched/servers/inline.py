@@ -9,7 +9,7 @@ from datetime import datetime
 
 from chainsched.db.clock import database_now
 from chainsched.domain.outcomes import Finished
-from chainsched.domain.run_context import Claim
+from chainsched.flow.operate.take import Taken
 from chainsched.flow.run.claim import claim
 from chainsched.flow.run.execute import execute_here
 from chainsched.flow.run.record import record
@@ -30,9 +30,9 @@ class InlineServer(TaskServer):
     def room(self, *, now: datetime) -> int | None:
         return None
 
-    def take(self, *, process: Process, workflows: Collection[str], limit: int) -> Sequence[Claim]:
+    def take(self, *, process: Process, workflows: Collection[str], limit: int) -> Taken:
         """Nothing: the dispatcher's own process runs all of it."""
-        return []
+        return Taken()
 
     def submit(self, execution_ids: Sequence[int]) -> None:
         if not execution_ids:

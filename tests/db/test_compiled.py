@@ -139,3 +139,43 @@ class TestPreparing:
         with pytest.raises(DatabaseError), transaction.atomic(), binding_cursor(connection) as cursor:
             cursor.execute("SELECT nothing FROM nowhere")
         self.run_once()
+
+
+@pytest.mark.postgres
+class TestSessionsThatLoseTheirStatements:
+    """Code of the project may share the session, and discard what is prepared in it."""
+
+    @pytest.mark.django_db(transaction=True)
+    @pytest.mark.parametrize("statement", ["DISCARD ALL", "DEALLOCATE ALL"])
+    def test_they_are_prepared_again(self, statement):
+        known = make_manifest().id
+        query = CompiledQuery(lambda: Manifest.objects.filter(id_in(id=Ids())).values_list("id"))
+        assert query.column(ids=[known]) == [known]
+        with connection.cursor() as cursor:
+            cursor.execute(statement)
+        assert query.column(ids=[known]) == [known]
+
+    @pytest.mark.django_db(transaction=True)
+    def test_in_a_transaction_the_next_one_succeeds(self):
+        known = make_manifest().id
+        query = CompiledQuery(lambda: Manifest.objects.filter(id_in(id=Ids())).values_list("id"))
+        assert query.column(ids=[known]) == [known]
+        with connection.cursor() as cursor:
+            cursor.execute("DEALLOCATE ALL")
+        with pytest.raises(DatabaseError), transaction.atomic():
+            query.column(ids=[known])
+        with transaction.atomic():
+            assert query.column(ids=[known]) == [known]
+
+    @pytest.mark.django_db(transaction=True)
+    def test_so_they_are_when_a_column_got_another_type(self):
+        make_manifest("a", owner="x")
+        query = CompiledQuery(lambda: Manifest.objects.order_by("id").values_list("owner"))
+        assert query.column() == ["x"]
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute("ALTER TABLE chainsched_manifest ALTER COLUMN owner TYPE text")
+            assert query.column() == ["x"]
+        finally:
+            with connection.cursor() as cursor:
+                cursor.execute("ALTER TABLE chainsched_manifest ALTER COLUMN owner TYPE varchar(100)")

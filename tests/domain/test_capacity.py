@@ -12,11 +12,15 @@ from hypothesis import strategies as st
 from chainsched.domain.capacity import (
     Active,
     Candidate,
+    Idle,
+    Rival,
     Room,
     admit,
     advance_turns,
     assign_turns,
     effective_priority,
+    find_idle,
+    leave_places,
     room,
 )
 
@@ -98,7 +102,57 @@ def test_room_is_what_the_limits_leave(max_active, limits, disabled, active, lef
 )
 def test_a_process_counts_with_the_jobs_that_it_runs_at_once(by_process, taker_id, total):
     active, slots = Active(by_process=by_process), {1: 2, 2: 4}
-    assert room(max_active=10, limits={}, disabled=[], active=active, slots=slots, taker_id=taker_id).total == total
+    left = room(max_active=10, limits={}, disabled=[], active=active, slots=slots, taker_id=taker_id)
+    left.lift()
+    assert left.total == total
+
+
+RIVAL = Rival(process_id=2, slots=3, workflows=["shared", "theirs"])
+
+
+@pytest.mark.parametrize(
+    ("by_process", "expected"),
+    [
+        pytest.param({}, Idle({"theirs"}, 3), id="all its slots"),
+        pytest.param({2: 2}, Idle({"theirs"}, 1), id="the one that is left"),
+        pytest.param({2: 9}, Idle(), id="none: all are busy"),
+    ],
+)
+def test_the_idle_slots_of_a_rival_are_those_in_which_nothing_runs(by_process, expected):
+    assert find_idle([RIVAL], knows=["shared", "own"], active=Active(by_process=by_process)) == expected
+
+
+def test_a_rival_that_knows_no_other_names_is_none():
+    assert find_idle([RIVAL], knows=["shared", "theirs"], active=Active()) == Idle()
+
+
+def candidate(row_id, *, priority=0, turn=0, group_id=A):
+    return Candidate(row_id, group_id, turn, priority)
+
+
+@pytest.mark.parametrize(
+    ("rivals", "left"),
+    [
+        pytest.param([candidate(9, priority=1)], 0, id="a higher priority comes first"),
+        pytest.param([candidate(9, priority=1), candidate(10, priority=1)], -1, id="and so do two"),
+        pytest.param([candidate(9, turn=0)], 0, id="an earlier turn comes first"),
+        pytest.param([candidate(9, turn=2)], 1, id="a later turn does not"),
+        pytest.param([candidate(1, turn=1)], 0, id="in one turn the older row comes first"),
+        pytest.param([], 1, id="there is none"),
+    ],
+)
+def test_places_are_left_to_rows_of_others_that_come_first(rivals, left):
+    own = candidate(5, turn=1)
+    places = Room(total=1, groups={A: 1})
+    leave_places(own, rivals, room=places)
+    assert (places.total, places.groups[A]) == (left, left)
+
+
+def test_with_fewer_places_than_slots_nothing_is_taken_ahead():
+    places = Room(total=2, idle=2)
+    places.take(None)
+    places.lift()
+    assert places.total == 1
 
 
 def test_full_groups_are_named_so_that_their_rows_are_not_read():

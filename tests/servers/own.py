@@ -4,8 +4,8 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import ClassVar
 
-from chainsched.domain.run_context import Claim
 from chainsched.models import Process
+from chainsched.servers import Taken
 
 PATH = "tests.servers.own.OwnServer"
 
@@ -22,8 +22,8 @@ class OwnServer:
     def room(self, *, now: datetime) -> int | None:
         return None
 
-    def take(self, *, process: Process, workflows: Collection[str], limit: int) -> Sequence[Claim]:
-        return []
+    def take(self, *, process: Process, workflows: Collection[str], limit: int) -> Taken:
+        return Taken()
 
     def submit(self, execution_ids: Sequence[int]) -> None:
         self.submitted.extend(execution_ids)

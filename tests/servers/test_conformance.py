@@ -6,6 +6,7 @@ import pytest
 from django.db import connection
 
 from chainsched.conf import SERVERS
+from chainsched.flow.operate.take import Taken
 from chainsched.servers import TaskServer, get_server
 from tests.factories import NOW, make_execution, make_manifest, make_process, make_queue_row
 from tests.servers import own
@@ -56,10 +57,10 @@ def test_work_reaches_a_server_in_one_way(server):
     make_queue_row(make_manifest(state={}))
     taken = server.take(process=process, workflows=["testapp.ping"], limit=5)
     if server.room(now=NOW) == 0:
-        assert [item.workflow for item in taken] == ["testapp.ping"]
+        assert [item.workflow for item in taken.claims] == ["testapp.ping"]
         assert not list(server.recent_workflows(now=NOW))
     else:
-        assert not list(taken)
+        assert taken == Taken()
         assert set(server.known_workflows(now=NOW)) <= set(server.recent_workflows(now=NOW))
 
 

@@ -74,7 +74,6 @@ def recall(*, workflows: Collection[str], now: datetime) -> Recalled:
 def give_back(execution_ids: Collection[int], *, process: Process, now: datetime) -> set[int]:
     """Return executions of this process that it has not begun; the result are those to try again later.
 
-    So it does with those that a failover brought back: their end was recorded, and the new server has lost it.
     They wait in the queue again, at the place that their manifest has now, and no attempt is used. Nothing is waited
     for: rows that another transaction holds come later. A process that was declared lost returns nothing. One that was
     asked to stop ends as cancelled; one that came back too often, or cannot wait in the queue again, ends as lost.

@@ -8,11 +8,12 @@ Next:   execute, in the process that took them; or a task server that they are s
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from operator import itemgetter
 from typing import Any
 from uuid import uuid4
@@ -24,13 +25,13 @@ from chainsched.db import bulk, locks
 from chainsched.db.clock import database_now
 from chainsched.db.locks import Patience
 from chainsched.db.notify import WORKER
-from chainsched.domain.capacity import Candidate, Room, admit, advance_turns, room
+from chainsched.domain.capacity import Active, Candidate, Room, admit, advance_turns, find_idle, leave_places, room
 from chainsched.domain.items import Item
 from chainsched.domain.run_context import Claim
 from chainsched.domain.states import ExecutionState, QueueStatus
 from chainsched.flow.announce import announce_executions, wake
 from chainsched.flow.run.carried import find_cancelled
-from chainsched.flow.transactions import in_parts, in_words, is_about_rows, report_unwritable, transact
+from chainsched.flow.transactions import LostMidway, in_parts, in_words, is_about_rows, report_unwritable, transact
 from chainsched.models import DeadLetter, JoinState, ManifestGroup, Metadata, NamedLock, Process, TakenOver, WorkQueue
 from chainsched.models.named_lock import DISPATCH
 from chainsched.models.work_queue import Looked
@@ -62,6 +63,10 @@ COPIED = (
     "is_again",
 )
 FROM_QUEUE = bulk.Copied.of(WorkQueue, by="work_queue", fields={name: name for name in COPIED})
+
+
+class TurnIsHeld(OperationalError):
+    """Another process is dispatching, or stands still while it does; nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +109,12 @@ def dispatch(
     """
     search = Search(workflows, limit, taker)
     try:
-        with transact():
+        with transact(Patience.USUAL if taker is None else Patience.SHORT):
             return _dispatch(search, now=now)
     except Exception as error:
-        if not search.met or not is_about_rows(error):
+        # After a connection that was lost midway a taker has to look first whether the rows are its own by now.
+        is_unclear = taker is not None and isinstance(error, LostMidway)
+        if is_unclear or not search.met or not is_about_rows(error):
             raise
         logger.warning(
             "%d queue rows could not be dispatched (%s); trying smaller parts.", len(search.met), in_words(error)
@@ -124,7 +131,7 @@ def _dispatch(search: Search, *, now: datetime | None) -> Dispatched:
     lock = _hold(now or database_now())
     if search.taker is not None and not Process.objects.is_trusted(search.taker):
         return Dispatched()
-    chosen = _choose(_room(search.taker), search, now=now or database_now())
+    chosen = _choose(search, now=now or database_now())
     now = now or database_now()
     created = _create(chosen.rows, taker=search.taker, now=now)
     _mark_dispatched(created)
@@ -148,7 +155,7 @@ def _hold(now: datetime) -> NamedLock:
     except OperationalError as error:
         if locks.is_lock_timeout(error):
             # It is no row that is held: fewer rows would wait as long.
-            raise OperationalError("another process has held its turn to dispatch for too long") from None
+            raise TurnIsHeld("another process has held its turn to dispatch for too long") from None
         raise
 
 
@@ -200,13 +207,13 @@ def _claims(execution_ids: Sequence[int]) -> list[Claim]:
     return [Claim.of_row(rows[id_], job_timeout=job_timeout) for id_ in execution_ids]
 
 
-def _room(taker: Process | None) -> Room:
+def _room(taker: Process | None, active: Active) -> Room:
     groups = ManifestGroup.objects.dispatch_limits()
     return room(
         max_active=get_config().max_active_jobs,
         limits={group_id: limit for group_id, limit, _ in groups},
         disabled=[group_id for group_id, _, is_enabled in groups if not is_enabled],
-        active=Metadata.objects.count_active(),
+        active=active,
         slots=Process.objects.slots_by_process(),
         taker_id=None if taker is None else taker.pk,
     )
@@ -221,27 +228,49 @@ class Chosen:
     has_more: bool = False
 
 
-def _choose(left: Room, search: Search, *, now: datetime) -> Chosen:
+def _choose(search: Search, *, now: datetime) -> Chosen:
     """Choose as far as the limits allow; groups that fill up on the way let the others pass."""
+    active = Metadata.objects.count_active()
+    left = _room(search.taker, active)
+    _leave_places(left, search, active, now=now)
+    left.lift()
     wanted = int(min(search.limit, math.inf if left.total is None else left.total))
-    chosen = Chosen()
-    for _ in range(MAX_LOOKS):
+    chosen, looks = Chosen(), 0
+    while looks < MAX_LOOKS:
         looked_for = wanted - len(chosen.rows)
         if looked_for <= 0:
             chosen.has_more = not left.is_full
             return chosen
+        # Rows of cancelled runs may be many, and stay where they are while a caller holds their manifests.
+        limit = BATCH if chosen.cancelled_rows else looked_for
         taken = {*chosen.cancelled_rows, *(row["id"] for row in chosen.rows)}
-        found = _look(left, search, now=now, limit=looked_for, taken=taken)
+        found = _look(left, search, now=now, limit=limit, taken=taken)
         cancelled = find_cancelled({row["id"]: Item(row["run_id"], tuple(row["tokens"])) for row in found})
-        startable = [row for row in found if row["id"] not in cancelled]
+        startable = [row for row in found if row["id"] not in cancelled][:looked_for]
         candidates = [Candidate(row["id"], row["group_id"], row["turn"]) for row in startable]
         admitted = {candidate.row_id for candidate in admit(candidates, room=left)}
         chosen.rows += [row for row in found if row["id"] in admitted]
         chosen.cancelled_rows |= cancelled
-        if len(found) < looked_for:
+        if len(found) < limit:
             return chosen
+        looks += bool(startable)
     chosen.has_more = True
     return chosen
+
+
+def _leave_places(left: Room, search: Search, active: Active, *, now: datetime) -> None:
+    """Leave places under shared limits to rows that come first, and that only other idle processes can run."""
+    if search.taker is None or search.only is not None or not left.has_shared_limits:
+        return
+    beaten_since = now - timedelta(seconds=get_config().process_expiry)
+    rivals = Process.objects.rivals_of(search.taker, beaten_since=beaten_since)
+    idle = find_idle(rivals, knows=search.workflows, active=active)
+    if not idle.slots:
+        return
+    places = functools.partial(WorkQueue.objects.next_of, full_groups=left.full_groups, now=now)
+    own = places(search.workflows, limit=1)
+    if own and leave_places(own[0], places(idle.workflows, limit=idle.slots), room=left):
+        wake(WORKER)
 
 
 def _look(left: Room, search: Search, *, now: datetime, limit: int, taken: Collection[int]) -> list[dict[str, Any]]:

@@ -146,8 +146,9 @@ def _record_once(
     ledger.write()
     closed = {verdict.execution.id for verdict in verdicts}
     announce_executions(execution_ended, sorted(closed))
-    if closed and WorkQueue.objects.has_any_ready(now):
-        wake(DISPATCHER)
+    if closed:
+        # Asked after the commit: a row that is queued at the same time is seen then, or its notice comes after it.
+        wake(DISPATCHER, only_if=lambda: WorkQueue.objects.has_any_ready(now))
     return Recorded(
         ended=sorted(closed),
         retried=[verdict.execution.id for verdict in verdicts if not verdict.is_final],

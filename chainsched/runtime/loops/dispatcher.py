@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from chainsched.conf import get_config
+from chainsched.db import notify
 from chainsched.flow.operate.cancel_run import cancel_late
 from chainsched.flow.run.dispatch import BATCH, Dispatched, dispatch
 from chainsched.models import Metadata, WorkQueue
@@ -19,12 +20,13 @@ RESUBMIT_SECONDS = 60.0
 class Dispatcher:
     """Gives the task server what it has room for, and again what it has not claimed for a while.
 
-    Where workers take rows for themselves it wakes that of its process for rows that wait, as those whose time has just
-    come; those of other processes look for themselves.
+    Where workers take rows for themselves it wakes them for rows that are ready, as those whose time has just come.
     """
 
     def __init__(self) -> None:
         self._resubmitted_at: datetime | None = None
+        # The last execution of those that were submitted again.
+        self._resubmitted_to = 0
 
     def turn(self, now: datetime, *, limit: int = BATCH) -> Turn:
         """Take one turn; ``next_at`` if a row comes due before the next one."""
@@ -34,8 +36,11 @@ class Dispatcher:
         if self._is_time_to_resubmit(now):
             self._resubmit(server, now=now)
         cancelled = cancel_late(dispatched.cancelled_rows, now=now)
-        # With no room at all, workers take rows for themselves: that of this process is woken if any wait.
-        did = len(dispatched.execution_ids) or int(room == 0 and WorkQueue.objects.has_any_ready(now))
+        did = len(dispatched.execution_ids)
+        if room == 0 and WorkQueue.objects.has_any_ready(now):
+            # Workers take rows for themselves, in this process and in others.
+            notify.send(notify.WORKER)
+            did = 1
         is_getting_on = bool(dispatched.execution_ids or dispatched.put_aside or cancelled)
         return Turn(did=did, next_at=_next_time(now), has_more=dispatched.has_more and is_getting_on)
 
@@ -51,11 +56,13 @@ class Dispatcher:
         return last is None or (now - last).total_seconds() >= RESUBMIT_SECONDS
 
     def _resubmit(self, server: TaskServer, *, now: datetime) -> None:
-        self._resubmitted_at, after = now, 0
+        """Submit the next ones again, and after the last the first: a long backlog is not sent all at once."""
+        self._resubmitted_at = now
         before = now - timedelta(seconds=RESUBMIT_SECONDS)
-        while unclaimed := Metadata.objects.unclaimed(before=before, after=after, limit=BATCH):
+        unclaimed = Metadata.objects.unclaimed(before=before, after=self._resubmitted_to, limit=BATCH)
+        self._resubmitted_to = unclaimed[-1] if len(unclaimed) == BATCH else 0
+        if unclaimed:
             server.submit(unclaimed)
-            after = unclaimed[-1]
 
 
 def _next_time(now: datetime) -> datetime | None:

@@ -116,7 +116,7 @@ class Poller:
         self._last_exchange_at = time.monotonic()
         try:
             now = _database_time()
-            with self._turning:
+            with self._turning, notify.in_turn():
                 turn = self._turn(now)
             self._after(turn)
         except Exception as error:  # noqa: BLE001 - no error of a turn ends the loop

@@ -158,7 +158,10 @@ class ProcessRunner(Runner):
         if not self._is_draining:
             self._pool.fill(self._processes)
         while self._waiting and (child := self._least_busy()) is not None:
-            self._assign(child, self._next_batch(child))
+            batch = self._next_batch(child)
+            if not batch:
+                return
+            self._assign(child, batch)
 
     def _assign(self, child: ChildState, batch: Sequence[Job]) -> None:
         now = time.monotonic()
@@ -202,8 +205,12 @@ class ProcessRunner(Runner):
 
     def _next_batch(self, child: ChildState) -> list[Job]:
         room = self._child_capacity - len(child.jobs)
+        retiring = sum(len(other.jobs) for other in self._pool if other.is_retiring)
+        if retiring:
+            # What retiring children still run counts: there are never more at once than configured.
+            room = min(room, self._processes * self._threads - sum(len(other.jobs) for other in self._pool))
         share = max(1, -(-len(self._waiting) // max(1, len(self._pool))))
-        return [self._waiting.popleft() for _ in range(min(room, share, len(self._waiting)))]
+        return [self._waiting.popleft() for _ in range(max(0, min(room, share, len(self._waiting))))]
 
     def _least_busy(self) -> ChildState | None:
         child = min(self._available_children(), key=lambda child: len(child.jobs), default=None)

@@ -8,8 +8,10 @@ from datetime import datetime
 
 from chainsched.conf import get_config
 from chainsched.db.clock import database_now
-from chainsched.domain.outcomes import Finished
+from chainsched.domain import outcomes
+from chainsched.domain.outcomes import FailureType, Finished
 from chainsched.flow.maintain.recall import give_back
+from chainsched.flow.operate.take import Taken
 from chainsched.flow.run.claim import find_cancelled, note_progress
 from chainsched.flow.run.record import Recorded, record
 from chainsched.models import Metadata, Process
@@ -18,6 +20,8 @@ from chainsched.runtime.workers.runner import Collected, Runner
 from chainsched.servers import get_server
 
 logger = logging.getLogger(__name__)
+
+FORGOTTEN = "Its end was recorded, and the database server that took over does not know it."
 
 
 class Worker:
@@ -41,7 +45,8 @@ class Worker:
     @property
     def is_idle(self) -> bool:
         """Whether no job is running and no result is left to write."""
-        return self._runner.running == 0 and not self._unwritten.settled and not self._deferred
+        is_done = self._runner.running == 0 and not self._unwritten.settled and not self._deferred
+        return is_done and not self._is_claim_uncertain
 
     def stop_claiming(self) -> None:
         """Take no more jobs; those that were taken are finished and recorded."""
@@ -62,9 +67,8 @@ class Worker:
         written = self._write(now)
         self._forward_cancels(now)
         self._return_unknown_claims(now)
-        if not self._has_stopped_claiming:
-            self._start()
-        return Turn(did=written)
+        taken = Taken() if self._has_stopped_claiming else self._start()
+        return Turn(did=written + taken.cancelled, has_more=taken.has_more)
 
     def _write(self, now: datetime) -> int:
         """Write progress, returned jobs and results; each is kept until the database has accepted it."""
@@ -131,28 +135,35 @@ class Worker:
         self._runner.cancel(wanted)
 
     def _return_unknown_claims(self, now: datetime) -> None:
-        """Return executions that this process has by their rows and does not know.
+        """Deal with executions that this process has by their rows and does not know.
 
-        A transaction that failed may have been committed all the same; and after a failover the new database server may
-        lack the commit of a recorded result, which it does not report.
+        A transaction that failed may have been committed all the same: what it took goes back. After a failover the new
+        database server may lack the commit of a recorded result, which it does not report: that run is lost.
         """
         self._claims_checked_at = self._claims_checked_at or now
-        if self._is_claim_uncertain or (now - self._claims_checked_at).total_seconds() >= get_config().process_expiry:
-            self._claims_checked_at = now
+        if self._is_claim_uncertain:
             found = Metadata.objects.unknown_to(self._process, known=self._held)
-            give_back(found, process=self._process, now=now)
-            if found and not self._is_claim_uncertain:
-                logger.warning(
-                    "%d recorded executions are in progress again after a failover; they will run again.", len(found)
-                )
+            self._is_claim_uncertain = bool(give_back(found, process=self._process, now=now))
+        elif (now - self._claims_checked_at).total_seconds() >= get_config().process_expiry:
+            self._claims_checked_at = now
+            self._fail_forgotten(now)
 
-    def _start(self) -> None:
+    def _fail_forgotten(self, now: datetime) -> None:
+        found = Metadata.objects.unknown_to(self._process, known=self._held)
+        if found:
+            logger.warning(
+                "%d recorded executions are in progress again after a failover; they will run again.", len(found)
+            )
+            record([Finished(id_, outcomes.failed(FailureType.LOST, FORGOTTEN)) for id_ in found], now=now)
+
+    def _start(self) -> Taken:
         """Fill the free slots."""
         self._is_claim_uncertain = True
-        claims = get_server().take(process=self._process, workflows=self._workflows, limit=self._runner.free)
-        self._is_claim_uncertain = False
-        for item in claims:
+        taken = get_server().take(process=self._process, workflows=self._workflows, limit=self._runner.free)
+        for item in taken.claims:
             if self._is_abandoned:
-                return
+                break
             self._held.add(item.execution_id)
             self._runner.start(item)
+        self._is_claim_uncertain = False
+        return taken

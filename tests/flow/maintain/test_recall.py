@@ -273,7 +273,7 @@ class TestTheLoop:
         make_dispatched()
         worker = make_process(workflows=[NEW])
         assert Reaper(began_at=LONG_AGO).turn(NOW).did == 1
-        assert len(take(process=worker, workflows=[NEW], limit=5)) == 1
+        assert len(take(process=worker, workflows=[NEW], limit=5).claims) == 1
 
     def test_nothing_is_taken_back_after_the_clock_of_the_database_jumped(self, server, monkeypatch):
         make_dispatched()

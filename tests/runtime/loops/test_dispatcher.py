@@ -40,3 +40,12 @@ def test_a_row_that_waits_for_ever_stops_nobody_else():
     assert dispatcher.Dispatcher().turn(NOW).next_at is None
     make_queue_row(not_before=SOON)
     assert dispatcher.Dispatcher().turn(NOW).next_at == SOON
+
+
+def test_workers_of_all_processes_are_woken_for_rows_that_are_ready(monkeypatch):
+    woken = []
+    monkeypatch.setattr(dispatcher.notify, "send", woken.append)
+    row = make_queue_row(not_before=SOON)
+    assert (dispatcher.Dispatcher().turn(NOW).did, woken) == (0, [])
+    assert dispatcher.Dispatcher().turn(row.not_before).did == 1
+    assert woken == ["worker"]

@@ -302,6 +302,28 @@ def test_what_a_child_that_retires_still_runs_takes_room(children, fork_server, 
     wait_until(lambda: children.free == 3)
 
 
+def test_a_replacement_gets_no_more_than_a_retiring_child_leaves(children, fork_server, process):
+    for _ in range(2):
+        fork_server.start_child(process)
+    children._lookahead.learn(0.01)
+    wait_until(lambda: children.free > 8)
+    for number in range(1, 9):
+        children.start(claim(number))
+    first, second = fork_server.ends
+    held = {first: given(first), second: given(second)}
+    while sum(map(len, held.values())) < 8:
+        addressed = first_addressed(first, second)
+        held[addressed] += given(addressed)
+    first.begin(held[first][0])
+    first.send({"retiring": True})
+    wait_until(lambda: len(fork_server.ends) == 3)
+    fork_server.start_child(process)
+    # One runs in the child that retires: with two in the other one there is a place for one more.
+    for number in held[second][2:]:
+        second.send({"finished": number, "outcome": pack_outcome(outcomes.completed(None))})
+    assert len(given(fork_server.ends[2])) == 1
+
+
 def begin_all(end, *, number):
     """Begin so many jobs in place of a child, once they have come, and in one breath: each has its clock from then."""
     taken: list[int] = []

@@ -132,8 +132,11 @@ def test_work_whose_commit_was_not_heard_of_is_returned_and_taken_again(worker, 
     assert sorted(runner.started) == sorted(Metadata.objects.values_list("id", flat=True))
 
 
-def test_a_result_that_the_server_lost_in_a_failover_is_run_again(runner, caplog):
-    """A server took another's place and knows nothing of our last commits: what had ended is in progress again."""
+def test_a_result_that_the_server_lost_in_a_failover_is_a_lost_attempt_and_runs_again(runner, caplog):
+    """A server took another's place and knows nothing of our last commits: what had ended is in progress again.
+
+    Its code ran, so its row stays.
+    """
     process, other = make_process(), make_process()
     worker = Worker(process, runner, workflows=["testapp.ping"])
     worker.turn(NOW)
@@ -144,8 +147,9 @@ def test_a_result_that_the_server_lost_in_a_failover_is_run_again(runner, caplog
     dispatch(workflows=["testapp.ping"], taker=other)
     worker.turn(NOW + timedelta(seconds=get_config().process_expiry))
     (again,) = runner.started
-    assert again != forgotten.id
-    assert Metadata.objects.get(id=again).work_queue_id == row.id
+    forgotten.refresh_from_db()
+    assert (forgotten.state, forgotten.failure_type) == (ExecutionState.FAILED, "lost")
+    assert (Metadata.objects.get(id=again).manifest_id, Metadata.objects.get(id=again).attempt) == (row.manifest_id, 2)
     assert Metadata.objects.in_progress().filter(process=other).count() == 1
     assert "1 recorded executions are in progress again after a failover; they will run again." in caplog.text
 

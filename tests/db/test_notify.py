@@ -1,0 +1,48 @@
+"""Notices between processes: which of them a process takes for its own."""
+
+import pytest
+from django.db import connection
+
+from chainsched.db import notify
+from chainsched.flow.announce import wake
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def sent(monkeypatch):
+    """The notices that are sent by a process that signs them."""
+    monkeypatch.setattr(notify, "_sender", "me")
+    payloads = []
+
+    def note(execute, sql, params, many, context):
+        if "pg_notify" in sql:
+            payloads.append(params[1])
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(note):
+        yield payloads
+
+
+@pytest.mark.postgres
+def test_a_loop_signs_what_it_sends_in_its_turn(sent):
+    with notify.in_turn():
+        notify.send(notify.DISPATCHER)
+    assert [notify.is_own(payload) for payload in sent] == [True]
+
+
+@pytest.mark.postgres
+def test_what_jobs_and_receivers_send_is_news_to_the_loops_of_their_process(sent):
+    notify.send(notify.DISPATCHER)
+    assert [(notify.is_own(payload), notify.topic_of(payload)) for payload in sent] == [(False, notify.DISPATCHER)]
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_a_condition_is_asked_after_the_commit(monkeypatch, django_capture_on_commit_callbacks, holds):
+    asked, woken = [], []
+    monkeypatch.setattr(notify, "send", woken.append)
+    with django_capture_on_commit_callbacks(execute=True):
+        wake(notify.DISPATCHER, only_if=lambda: asked.append(connection.in_atomic_block) or holds)
+        assert not asked
+    assert len(asked) == 1
+    assert woken == [notify.DISPATCHER] * holds
