@@ -18,7 +18,15 @@ from django.db.models import Model, QuerySet
 from chainsched.conf import get_config
 from chainsched.db.chunks import chunks
 from chainsched.db.clock import database_now
-from chainsched.domain.declarations import MAX_COUNT, MAX_PRIORITY, Declaration, DependentOptions, Items, Options
+from chainsched.domain.declarations import (
+    MAX_COUNT,
+    MAX_PRIORITY,
+    Declaration,
+    DependentOptions,
+    Items,
+    Options,
+    is_storable,
+)
 from chainsched.domain.inputs import OWN_INPUT, readable
 from chainsched.domain.results import Ancestry, Answer, Cancelled, Explanation, Health, Resolved, RunReport
 from chainsched.domain.schedules import Once, Schedule
@@ -130,8 +138,8 @@ def find(external_id: str) -> Manifest:
 
 
 def _named(rows: QuerySet[M], name: str) -> M | None:
-    """The row of this name; none has a NUL in it, which PostgreSQL would refuse to look for."""
-    return None if "\x00" in name else rows.first()
+    """The row of this name, which the database may refuse to look for if no row can have it."""
+    return rows.first() if is_storable(name) else None
 
 
 def find_execution(id_: str) -> Metadata:
@@ -239,7 +247,7 @@ def _find_many(external_ids: Iterable[str]) -> dict[str, tuple[int, str]]:
     """The id and the workflow of each of these manifests; raises UnknownManifest for the first that does not exist."""
     wanted = list(external_ids)
     found: dict[str, tuple[int, str]] = {}
-    for part in chunks([name for name in wanted if "\x00" not in name]):
+    for part in chunks(list(filter(is_storable, wanted))):
         rows = Manifest.objects.filter(external_id__in=part).values_list("external_id", "id", "workflow")
         found |= {name: (id_, workflow) for name, id_, workflow in rows}
     for name in wanted:
@@ -439,8 +447,8 @@ def cancel_bulk_decision(bulk_decision: BulkDecision, *, reason: str = ON_REQUES
 
 
 def _decide(verb: BulkDecisionVerb, letters: Iterable[DeadLetter], decision: LetterDecision) -> Resolved:
-    if not isinstance(decision.note, str) or "\x00" in decision.note:
-        raise InvalidInput(f"A note is a text without NUL, not {decision.note!r:.60}.")
+    if not isinstance(decision.note, str) or not is_storable(decision.note):
+        raise InvalidInput(f"A note is a text without NUL and half characters, not {decision.note!r:.60}.")
     ids = sorted({letter.id for letter in letters})
     resolved = Resolved()
     for part in chunks(ids):
@@ -502,8 +510,10 @@ def _checked_reason(reason: str) -> str:
     """Refuse a reason that its column could not hold, before anything is stopped."""
     if not isinstance(reason, str):
         raise InvalidInput(f"A reason is a text, not {reason!r:.60}.")
-    if len(reason) > MAX_REASON or "\x00" in reason:
-        raise InvalidInput(f"A reason has at most {MAX_REASON} characters and no NUL; this one has {len(reason)}.")
+    if len(reason) > MAX_REASON or not is_storable(reason):
+        raise InvalidInput(
+            f"A reason has at most {MAX_REASON} characters, no NUL and no half character; this one has {len(reason)}."
+        )
     return reason
 
 

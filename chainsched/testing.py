@@ -29,8 +29,7 @@ from chainsched.domain.inputs import to_document
 from chainsched.domain.outcomes import Finished
 from chainsched.domain.redaction import redact
 from chainsched.domain.results import JoinReport, ParentRun
-from chainsched.domain.run_context import RunContext, RunControl
-from chainsched.exceptions import ActivationError
+from chainsched.domain.run_context import RunContext, RunControl, each_once
 from chainsched.flow.operate.cancel_run import cancel_late
 from chainsched.flow.run.claim import claim
 from chainsched.flow.run.dispatch import dispatch
@@ -56,12 +55,7 @@ class _Notebook(RunControl):
     reported: list[dict[str, Any]] = field(default_factory=list)
 
     def activate(self, activations: Iterable[tuple[str, Any]]) -> list[str]:
-        asked: dict[str, Any] = {}
-        for external_id, value in activations:
-            if external_id in asked:
-                problem = "it is named twice in one call. Name each child once"
-                raise ActivationError(f"{external_id!r} cannot be activated: {problem}.", external_id=external_id)
-            asked[external_id] = _stored(external_id, value)
+        asked = {external_id: _stored(external_id, value) for external_id, value in each_once(activations).items()}
         queued = [external_id for external_id in asked if external_id not in dict(self.activated)]
         self.activated += [(external_id, asked[external_id]) for external_id in queued]
         return queued

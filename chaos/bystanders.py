@@ -1,7 +1,7 @@
 """Faults that are none of the engine's: receivers that block, a user's transaction that stays open, refused rows.
 
-They concern few jobs or none, so all others have to go on beside them. That is looked at when a fault ends, unless
-other faults disturbed the work meanwhile or a short time before.
+They concern few jobs or none, so all others have to go on beside them. That is looked at when a fault ends. Therefore
+no other fault disturbs the work meanwhile, or a short time before.
 """
 
 from __future__ import annotations
@@ -37,9 +37,17 @@ class Bystanders:
     looked: int = 0
     _concerned: set[str] = field(default_factory=set)
     _calm_from: float = 0.0
+    _lasting: int = 0
+
+    @property
+    def are_lasting(self) -> bool:
+        """Whether one of these faults has begun and not ended: others have to wait."""
+        return self._lasting > 0
 
     def begin(self, fault: Fault) -> End | None:
         """Begin a fault; returns how to end it, or None if it cannot begin just now."""
+        if time.monotonic() < self._calm_from:
+            return None
         if fault.kind == "receiver":
             return self._block_receivers(fault)
         names = self._choose()
@@ -79,17 +87,17 @@ class Bystanders:
 
     def _looking(self, fault: Fault, end: End, *, cause: str) -> End:
         """End the fault and look, just before that, whether it held up jobs that it does not concern."""
-        since = time.monotonic()
+        self._lasting += 1
 
         def look_and_end() -> None:
             try:
-                if self._calm_from <= since:
-                    found = rows.held_up(seconds=fault.seconds / 2, besides=self._concerned)
-                    self.held_up += [f"{line}, while {cause}" for line in found]
-                    self.looked += 1
+                found = rows.held_up(seconds=fault.seconds / 2, besides=self._concerned)
+                self.held_up += [f"{line}, while {cause}" for line in found]
+                self.looked += 1
             except (OperationalError, InterfaceError):
                 pass
             finally:
+                self._lasting -= 1
                 end()
 
         return look_and_end

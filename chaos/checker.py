@@ -10,6 +10,7 @@ from typing import Any
 
 from chaos import families, joins
 from chaos.evidence import ACTIVATION, ACTIVE, AWAITING, KILLED, LOST, Evidence
+from chaos.faults import BYSTANDERS
 from chaos.figures import resumed_after
 from chaos.receivers import ONCE
 from chaos.settings import KILL_GRACE
@@ -192,6 +193,9 @@ def no_process_is_idle(evidence: Evidence) -> Iterator[str]:
 def nobody_is_held_up(evidence: Evidence) -> Iterator[str]:
     """Other jobs went on while receivers blocked or a user's transaction held manifests."""
     yield from evidence.held_up
+    lasted = sum(evidence.happened.get(kind, 0) for kind in BYSTANDERS)
+    if lasted and not evidence.looked:
+        yield f"{lasted} faults that hold up no job happened, and at the end of none the database could be asked"
 
 
 def signals_are_sent_once(evidence: Evidence) -> Iterator[str]:

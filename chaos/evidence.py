@@ -125,8 +125,9 @@ class Evidence:
     seen alive; ``changed`` are terminal rows that differ at the end from when they were first read; ``repaired`` are
     the repairs of the reconciler; ``returned_at`` are the moments when the database was back; ``left_over`` are
     processes that still ran when all had been stopped, ``idle_processes`` those that lived and did nothing before
-    that. ``held_up`` says which work stood still beside a fault that did not concern it; ``heard`` are the signals that
-    receivers were called for. ``requested`` and ``happened`` count faults by their kind.
+    that. ``held_up`` says which work stood still beside a fault that did not concern it, and ``looked`` how often that
+    was looked at; ``heard`` are the signals that receivers were called for. ``requested`` and ``happened`` count faults
+    by their kind.
     """
 
     expected: Mapping[str, Expected]
@@ -150,6 +151,7 @@ class Evidence:
     left_over: Sequence[str] = ()
     idle_processes: Sequence[str] = ()
     held_up: Sequence[str] = ()
+    looked: int = 0
     heard: Sequence[Heard] = ()
     requested: Mapping[str, int] = field(default_factory=dict)
     happened: Mapping[str, int] = field(default_factory=dict)

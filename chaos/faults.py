@@ -64,8 +64,8 @@ def draw(
     """The faults of a run that lasts so many seconds, in their order.
 
     A freeze lasts longer than others take to find that the lease has run out; a pause of the server may be shorter or
-    longer than the lease. Slow receivers, open transactions and refused rows come early enough to end while jobs come
-    due.
+    longer than the lease. Slow receivers, open transactions and refused rows come together, as others wait for them,
+    and early enough to end while jobs come due.
     """
 
     def moment() -> float:
@@ -82,11 +82,8 @@ def draw(
     faults += [Fault(moment(), "pause", seconds=rng.choice((0.3, 1.5)) * expiry) for _ in range(amounts.pauses)]
     faults += [Fault(moment(), "terminate") for _ in range(amounts.terminations)]
     lasting = {"receiver": amounts.receivers, "hold": amounts.holds, "refuse": amounts.refusals}
-    faults += [
-        Fault(rng.uniform(0.05, 0.4) * seconds, kind, seconds=BYSTANDER_LEASES * expiry)
-        for kind, number in lasting.items()
-        for _ in range(number)
-    ]
+    at, lasts = rng.uniform(0.05, 0.4) * seconds, BYSTANDER_LEASES * expiry
+    faults += [Fault(at, kind, seconds=lasts) for kind, number in lasting.items() for _ in range(number)]
     return sorted(faults, key=lambda fault: fault.at)
 
 

@@ -73,9 +73,10 @@ class Injector:
         self._endings.remove(ending)
 
     def _inject(self, fault: Fault) -> bool:
-        if not self._begin(fault):
+        is_disturbing = fault.kind not in BYSTANDERS and fault.victim != "child"
+        if (is_disturbing and self.bystanders.are_lasting) or not self._begin(fault):
             return False
-        if fault.kind not in BYSTANDERS and fault.victim != "child":
+        if is_disturbing:
             self.bystanders.note_disturbance(until=time.monotonic() + fault.seconds)
         return True
 

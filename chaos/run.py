@@ -96,6 +96,7 @@ def run(options: RunOptions, *, postgres: Postgres, folder: Path, prepare: Calla
         idle_processes=idle_processes,
         left_over=left_over,
         held_up=injector.bystanders.held_up,
+        looked=injector.bystanders.looked,
     )
     counts = {**_count(evidence, injector), "jobs": work.size, "seconds": round(time.monotonic() - started, 1)}
     return Result(counts, checker.judge(evidence))

@@ -275,6 +275,38 @@ class TestOddValues:
             Manifest.objects.schedule_dependent(workflows.ping, "child", None, depends_on="a\x00b")
 
 
+HALF = "half \ud800"
+
+
+@pytest.mark.parametrize("name", [HALF, "nul \x00"])
+@pytest.mark.parametrize(
+    ("ask", "error"),
+    [
+        (api.find, UnknownManifest),
+        (api.find_group, UnknownRow),
+        (lambda name: Manifest.objects.trigger_many([name]), UnknownManifest),
+        (lambda name: Manifest.objects.schedule_child(workflows.ping, "child", None, parent=name), UnknownManifest),
+        (
+            lambda name: Manifest.objects.schedule_dependent(workflows.ping, "child", None, depends_on=name),
+            DeclarationError,
+        ),
+    ],
+    ids=["find", "find_group", "trigger_many", "schedule_child", "schedule_dependent"],
+)
+def test_a_name_that_no_row_can_have_is_unknown(ask, error, name):
+    with pytest.raises(error):
+        ask(name)
+
+
+@pytest.mark.parametrize("text", [HALF, "nul \x00"])
+def test_a_reason_and_a_note_that_no_row_can_hold_are_refused(text):
+    manifest = make_manifest(state={})
+    with pytest.raises(InvalidInput, match="reason"):
+        manifest.cancel(reason=text)
+    with pytest.raises(InvalidInput, match="note"):
+        make_letter(manifest).acknowledge(note=text)
+
+
 class TestTriggeringMany:
     def test_each_gets_its_answer_under_its_external_id(self):
         queued, idle = make_manifest("queued"), make_manifest("idle")

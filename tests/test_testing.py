@@ -19,12 +19,15 @@ from chainsched.domain.results import JoinReport, ParentRun
 from chainsched.domain.run_context import RunFacts
 from chainsched.domain.states import ExecutionState
 from chainsched.exceptions import ActivationError, InvalidInput
+from chainsched.flow.run.claim import claim
+from chainsched.flow.run.execute import execute_here
 from chainsched.flow.schedule.declare import Schedules, schedules
-from chainsched.models import Manifest, ManifestGroup, Process
+from chainsched.models import Manifest, ManifestGroup, Metadata, Process
+from chainsched.registry import registry
 from chainsched.servers.inline import InlineServer
 from chainsched.testing import Workbench
 from tests.drive import executions_of
-from tests.factories import make_execution, make_manifest
+from tests.factories import make_execution, make_group, make_manifest
 from tests.testapp import misdeeds, workflows
 
 pytestmark = pytest.mark.django_db
@@ -132,6 +135,21 @@ class TestAsync:
         finally:
             connection_created.disconnect(note)
         assert opened == []
+
+    def test_it_reports_progress_and_asks_whether_to_stop(self, bench):
+        self.schedule(bench, workflows.report_async)
+        bench.drain()
+        execution = executions_of("job")[0]
+        assert execution.state == ExecutionState.COMPLETED, execution.failure_reason
+        assert (execution.output, execution.progress["done"]) == (False, 2)
+
+    def test_one_that_was_asked_to_stop_before_it_began_sees_that(self, bench):
+        self.schedule(bench, workflows.report_async)
+        bench.manage()
+        bench.dispatch()
+        Metadata.objects.update(cancel_requested=True)
+        (item,) = claim(process=bench.process, workflows=registry.names(), limit=1, now=bench.now)
+        assert execute_here(item).output is True
 
     def test_an_exit_of_an_async_workflow_is_a_failure(self, bench):
         self.schedule(bench, workflows.exit_async, max_retries=1)
@@ -277,3 +295,43 @@ class TestContext:
     def test_an_unknown_fact_is_refused(self, bench):
         with pytest.raises(TypeError, match="colour"):
             bench.context(colour="red")
+
+
+class TestBrokenTransactions:
+    """A job runs in the test's transaction; what breaks that there would be the end of one statement in a worker."""
+
+    def run(self, bench, workflow):
+        make_group(name="taken")
+        bench.schedules.schedule(workflow, "job", None, Every.days(1), max_retries=1, group="g")
+        bench.seed()
+        assert bench.drain() == ["job"]
+        return executions_of("job")[0]
+
+    @pytest.mark.parametrize("workflow", [workflows.violate, workflows.violate_async])
+    def test_a_job_that_raises_an_error_of_the_database_has_failed_with_it(self, bench, workflow):
+        assert self.run(bench, workflow).failure_type == "IntegrityError"
+        assert ManifestGroup.objects.filter(name="taken").exists()
+
+    @pytest.mark.parametrize("workflow", [workflows.swallow_a_violation, workflows.roll_back])
+    def test_one_that_goes_on_has_failed_because_its_writes_are_gone(self, bench, workflow):
+        execution = self.run(bench, workflow)
+        assert execution.failure_type == "BrokenTransaction"
+        assert "transaction.atomic()" in execution.failure_reason
+        assert set(ManifestGroup.objects.values_list("name", flat=True)) == {"taken", "g"}
+
+    def test_one_that_secures_what_may_fail_goes_on(self, bench):
+        assert self.run(bench, workflows.secure_a_violation).state == ExecutionState.COMPLETED
+        assert ManifestGroup.objects.filter(name="by the job").exists()
+
+
+@pytest.mark.parametrize("wrong", [None, 7, "ab", ["child"], [("child",)], [(5, None)], [("child", 1, 2)], [None]])
+def test_activations_that_are_no_pairs_are_refused_as_in_a_worker(wrong):
+    context = Workbench(START).context()
+    with pytest.raises((ActivationError, TypeError)):
+        context.activate_many(wrong)
+    assert context.activated == []
+
+
+def test_an_activation_needs_a_text():
+    with pytest.raises(ActivationError, match="no pair of an external id and an input"):
+        Workbench(START).context().activate(5)

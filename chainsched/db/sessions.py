@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -104,6 +104,26 @@ def undo_left_open(before: Mapping[str, Nesting]) -> list[str]:
     """
     opened = [connection for connection in connections.all(initialized_only=True) if connection.connection]
     return [connection.alias for connection in opened if _is_undone(connection, before.get(connection.alias))]
+
+
+@contextlib.contextmanager
+def savepoints() -> Iterator[list[str]]:
+    """Let the open transactions of this thread's connections outlast what breaks them; yields those that were broken.
+
+    What was written inside is rolled back in these.
+    """
+    opened = [connection for connection in connections.all(initialized_only=True) if connection.in_atomic_block]
+    marks = {connection: connection.savepoint() for connection in opened if not connection.needs_rollback}
+    broken: list[str] = []
+    yield broken
+    for connection, mark in marks.items():
+        if mark is None:
+            continue
+        if connection.needs_rollback:
+            connection.needs_rollback = False
+            connection.savepoint_rollback(mark)
+            broken.append(connection.alias)
+        connection.savepoint_commit(mark)
 
 
 def _is_undone(connection: BaseDatabaseWrapper, before: Nesting | None) -> bool:

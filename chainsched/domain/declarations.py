@@ -290,6 +290,11 @@ def check_item_id(value: Any) -> str:
     return str(value)
 
 
+def is_storable(text: str) -> bool:
+    """Whether a row may hold this text: no database takes a NUL, or half of a character."""
+    return "\x00" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
+
+
 def check_name(value: Any) -> str:
     """A name as people write it: not empty, printable, without space at its ends, at most 200 characters."""
     if not isinstance(value, str) or not value or value != value.strip() or not value.isprintable():

@@ -12,6 +12,7 @@ from uuid import UUID
 from chainsched.domain.inputs import Unreadable
 from chainsched.domain.outcomes import writable
 from chainsched.domain.results import JoinReport, ParentRun
+from chainsched.exceptions import ActivationError
 
 MAX_PROGRESS_TEXT = 500
 MAX_WHOLE_NUMBER = 2**63
@@ -150,3 +151,27 @@ def _storable(number: Any) -> float | None:
     except (TypeError, ValueError, OverflowError):
         return None
     return plain if math.isfinite(plain) else None
+
+
+def each_once(activations: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """The inputs by child; a child that is named twice would run for one of them only."""
+    wanted: dict[str, Any] = {}
+    for activation in activations:
+        external_id, value = _pair(activation)
+        if external_id in wanted:
+            raise refusal(external_id, "it is named twice in one call. Name each child once")
+        wanted[external_id] = value
+    return wanted
+
+
+def _pair(activation: Any) -> tuple[str, Any]:
+    is_pair = isinstance(activation, tuple | list) and len(activation) == len(("external id", "input"))
+    if not is_pair or not isinstance(activation[0], str):
+        problem = f"{activation!r:.100} is no pair of an external id and an input. Give one for each child"
+        raise ActivationError(f"Nothing can be activated: {problem}.", external_id="")
+    return activation[0], activation[1]
+
+
+def refusal(external_id: str, problem: str) -> ActivationError:
+    """The error of a child that cannot be activated."""
+    return ActivationError(f"{external_id!r} cannot be activated: {problem}.", external_id=external_id)

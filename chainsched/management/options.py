@@ -19,7 +19,7 @@ def positive_seconds(text: str) -> float:
     except ValueError:
         seconds = math.nan
     if not 0 < seconds <= MAX_SECONDS:
-        raise ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+        raise ArgumentTypeError(f"{text!r} is not a number of seconds above 0 and up to {MAX_SECONDS:,}")
     return seconds
 
 
@@ -30,7 +30,8 @@ def positive_days(text: str) -> timedelta:
     except ValueError:
         days = math.nan
     if not 0 < days * SECONDS_PER_DAY <= MAX_SECONDS:
-        raise ArgumentTypeError(f"{text!r} is not a number of days above 0")
+        most = MAX_SECONDS // SECONDS_PER_DAY
+        raise ArgumentTypeError(f"{text!r} is not a number of days above 0 and up to {most:,}")
     return timedelta(days=days)
 
 

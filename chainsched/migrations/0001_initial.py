@@ -330,7 +330,7 @@ class Migration(migrations.Migration):
                 ('scheduled_for', models.DateTimeField(help_text='When it was due.')),
                 ('created_at', models.DateTimeField(help_text='When it was dispatched.')),
                 ('claimed_at', models.DateTimeField(blank=True, help_text='When a process claimed it.', null=True)),
-                ('started_at', models.DateTimeField(blank=True, help_text="When the user's code began.", null=True)),
+                ('started_at', models.DateTimeField(blank=True, help_text="When the user's code began; until it ends, when it was taken.", null=True)),
                 ('ended_at', models.DateTimeField(blank=True, help_text='When it ended; set exactly in terminal states.', null=True)),
                 ('failure_type', models.CharField(blank=True, default='', help_text="The exception's class, or the engine's name for the failure.", max_length=200)),
                 ('failure_reason', models.TextField(blank=True, default='', help_text='The reason of the failure in words.')),

@@ -223,7 +223,9 @@ class Metadata(ExecutionActions, models.Model):
     scheduled_for = models.DateTimeField(help_text="When it was due.")
     created_at = models.DateTimeField(help_text="When it was dispatched.")
     claimed_at = models.DateTimeField(null=True, blank=True, help_text="When a process claimed it.")
-    started_at = models.DateTimeField(null=True, blank=True, help_text="When the user's code began.")
+    started_at = models.DateTimeField(
+        null=True, blank=True, help_text="When the user's code began; until it ends, when it was taken."
+    )
     ended_at = models.DateTimeField(null=True, blank=True, help_text="When it ended; set exactly in terminal states.")
     failure_type = models.CharField(
         max_length=200, blank=True, default="", help_text="The exception's class, or the engine's name for the failure."

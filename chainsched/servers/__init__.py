@@ -10,7 +10,7 @@ from typing import Protocol, cast
 from django.utils.functional import SimpleLazyObject
 
 from chainsched.conf import load_server
-from chainsched.flow.operate.take import Taken
+from chainsched.flow.operate.take import Taken as Taken
 from chainsched.models import Process
 
 

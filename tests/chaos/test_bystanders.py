@@ -50,11 +50,24 @@ def test_receivers_are_blocked_until_the_end_and_it_is_looked_at_before(beside, 
     assert (beside.held_up, beside.looked) == (["job was due, while receivers blocked"], 1)
 
 
-def test_other_faults_excuse_what_stands_still(beside, looks):
+def test_they_begin_only_when_other_faults_are_over_for_a_while(beside, looks):
     beside.note_disturbance(until=time.monotonic())
-    beside.begin(BLOCK)()
+    assert beside.begin(BLOCK) is None
     assert not blocker(beside).exists()
-    assert (beside.held_up, beside.looked, looks) == ([], 0, [])
+    beside.note_disturbance(until=float("-inf"))
+    beside._calm_from = time.monotonic()
+    assert beside.begin(BLOCK) is not None
+
+
+def test_others_wait_until_all_of_them_have_ended(beside, looks, monkeypatch):
+    monkeypatch.setattr(rows, "coming_due", lambda **_: ["a"])
+    monkeypatch.setattr(refusals, "refuse", list)
+    monkeypatch.setattr(refusals, "allow_all", lambda: None)
+    ends = [beside.begin(BLOCK), beside.begin(Fault(1.0, "refuse", seconds=12))]
+    for end in ends:
+        assert beside.are_lasting
+        end()
+    assert not beside.are_lasting
 
 
 def test_a_fault_ends_although_the_database_is_away(beside, monkeypatch):

@@ -407,6 +407,7 @@ NOTICED = [
     pytest.param("work resumes", held(runs=[run(1, begin=20.0, end=21.0)], returned_at=[1.0]), id="a late return"),
     pytest.param("work resumes", held(returned_at=[5.0], is_quiet=False), id="a return after which nothing went on"),
     pytest.param("work goes on", held(held_up=["job was due for 6 s, while receivers blocked"]), id="a blocked loop"),
+    pytest.param("work goes on", held(happened={"hold": 2}), id="a fault at the end of which nobody looked"),
     pytest.param("signals are sent once", held(heard=[ENDED, Heard("execution_ended", 1, 8)]), id="a second signal"),
 ]
 

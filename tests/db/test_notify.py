@@ -39,10 +39,16 @@ def test_what_jobs_and_receivers_send_is_news_to_the_loops_of_their_process(sent
 
 @pytest.mark.parametrize("holds", [True, False])
 def test_a_condition_is_asked_after_the_commit(monkeypatch, django_capture_on_commit_callbacks, holds):
-    asked, woken = [], []
+    asked: list[bool] = []
+    woken: list[str] = []
+
+    def ask() -> bool:
+        asked.append(connection.in_atomic_block)
+        return holds
+
     monkeypatch.setattr(notify, "send", woken.append)
     with django_capture_on_commit_callbacks(execute=True):
-        wake(notify.DISPATCHER, only_if=lambda: asked.append(connection.in_atomic_block) or holds)
+        wake(notify.DISPATCHER, only_if=ask)
         assert not asked
     assert len(asked) == 1
     assert woken == [notify.DISPATCHER] * holds

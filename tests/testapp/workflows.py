@@ -1,12 +1,13 @@
 """Workflows that the tests schedule."""
 
+import contextlib
 import logging
 import sys
 from dataclasses import dataclass
 from typing import Any
 
 from asgiref.sync import sync_to_async
-from django.db import connection
+from django.db import IntegrityError, connection, transaction
 
 from chainsched import GiveUp, RunContext, correlation, workflow
 from chainsched.models import ManifestGroup
@@ -134,3 +135,46 @@ def describe_run(run: RunContext) -> dict[str, Any]:
         "join": join and [join.needed, join.arrived, join.outcome, [it.external_id for it in join.missing]],
         "parents": [[parent.external_id, parent.output] for parent in run.parents],
     }
+
+
+@workflow
+async def report_async(run: RunContext) -> bool:
+    """Report progress from an event loop."""
+    run.progress(1, 2)
+    run.progress(2, 2)
+    return run.is_cancelled()
+
+
+@workflow
+def violate() -> None:
+    """Write what a constraint refuses."""
+    ManifestGroup.objects.create(name="taken")
+
+
+@workflow
+async def violate_async() -> None:
+    """The same from an event loop."""
+    await ManifestGroup.objects.acreate(name="taken")
+
+
+@workflow
+def swallow_a_violation() -> None:
+    """The same, and go on."""
+    ManifestGroup.objects.create(name="by the job")
+    with contextlib.suppress(IntegrityError):
+        ManifestGroup.objects.create(name="taken")
+
+
+@workflow
+def secure_a_violation() -> None:
+    """The same with a savepoint."""
+    ManifestGroup.objects.create(name="by the job")
+    with contextlib.suppress(IntegrityError), transaction.atomic():
+        ManifestGroup.objects.create(name="taken")
+
+
+@workflow
+def roll_back() -> None:
+    """Ask for a rollback of the transaction around it."""
+    ManifestGroup.objects.create(name="by the job")
+    transaction.set_rollback(True)

@@ -17,8 +17,9 @@ from chainsched.db.clock import database_now
 from chainsched.domain.due import OpenItem
 from chainsched.domain.items import Item
 from chainsched.domain.results import Answer
+from chainsched.domain.run_context import each_once, refusal
 from chainsched.domain.states import ScheduleType, Source
-from chainsched.exceptions import ActivationError, ProcessLost
+from chainsched.exceptions import ProcessLost
 from chainsched.flow.run.enqueue import enqueue
 from chainsched.flow.run.requests import Lineage, QueueRequest, lineages_of
 from chainsched.flow.run.tokens import TokenLedger
@@ -43,7 +44,7 @@ def activate(
     does not fit, and a run that its process no longer owns. A child that is queued or active already is skipped with a
     warning.
     """
-    wanted = _each_once(activations)
+    wanted = each_once(activations)
     if not wanted:
         return []
     now = database_now()
@@ -57,16 +58,6 @@ def activate(
         opened = _enqueue(free, inputs, execution_id=execution_id, now=now)
     _warn_of_skips(children, busy)
     return [external_id for external_id, child in children.items() if child.id in opened]
-
-
-def _each_once(activations: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """The inputs by child; a child that is named twice would run for one of them only."""
-    wanted: dict[str, Any] = {}
-    for external_id, value in activations:
-        if external_id in wanted:
-            raise _refusal(external_id, "it is named twice in one call. Name each child once")
-        wanted[external_id] = value
-    return wanted
 
 
 def _enqueue(
@@ -121,7 +112,7 @@ def activate_by_hand(manifest_id: int, value: Any, *, now: datetime) -> Answer:
         ManifestState.objects.lock([manifest_id])
         child = Manifest.objects.get(id=manifest_id)
         if child.schedule_type != ScheduleType.DORMANT_DEPENDENT:
-            raise _refusal(child.external_id, f"it is not dormant but {child.schedule_type}. Trigger it instead")
+            raise refusal(child.external_id, f"it is not dormant but {child.schedule_type}. Trigger it instead")
         checked = _check_input(child, value)
         open_item = load_open_items([manifest_id]).get(manifest_id)
         if open_item is not None:
@@ -148,11 +139,7 @@ def _check_child(external_id: str, child: Manifest | None, parent_manifest_id: i
         problem = "it is a child of another manifest. Only its own parent's runs may activate it"
     else:
         return
-    raise _refusal(external_id, problem)
-
-
-def _refusal(external_id: str, problem: str) -> ActivationError:
-    return ActivationError(f"{external_id!r} cannot be activated: {problem}.", external_id=external_id)
+    raise refusal(external_id, problem)
 
 
 def _check_input(child: Manifest, value: Any) -> Any:

@@ -7,6 +7,7 @@ Next:   record.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from collections.abc import Callable, Coroutine, Iterable
@@ -18,7 +19,7 @@ from asgiref.sync import async_to_sync
 
 from chainsched import correlation
 from chainsched.conf import get_config
-from chainsched.db.sessions import nestings, undo_left_open
+from chainsched.db.sessions import nestings, savepoints, undo_left_open
 from chainsched.domain import outcomes
 from chainsched.domain.inputs import to_document
 from chainsched.domain.outcomes import FailureType, Outcome
@@ -47,6 +48,17 @@ class LeftOpen(Exception):
         super().__init__(f"It left a transaction open (database {listed}); its writes there were rolled back.")
 
 
+class BrokenTransaction(Exception):
+    """A job has ended well in a test's transaction, which an error of the database, or the job, had broken."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        listed = ", ".join(sorted(names))
+        super().__init__(
+            f"An error broke the test's transaction (database {listed}), and the job's writes were rolled back. Let "
+            "the job put what may fail into transaction.atomic(), or use a TransactionTestCase."
+        )
+
+
 class JobLink(Protocol):
     """The connection between a running job and its worker."""
 
@@ -73,12 +85,16 @@ def execute_here(item: Claim) -> Outcome:
 
     The caller may stand in a transaction itself, as a test does. A job that left one open has failed, as in a worker.
     """
-    before = nestings()
-    outcome = execute(item)
-    left_open = undo_left_open(before)
-    if not left_open or outcome.state is not ExecutionState.COMPLETED:
+    before, job_link = nestings(), _DatabaseJobLink(item)
+    with savepoints() as broken:
+        outcome = execute(item, job_link=job_link)
+        left_open = undo_left_open(before)
+    job_link.write()
+    if outcome.state is not ExecutionState.COMPLETED:
         return outcome
-    return outcomes.failed(FailureType.OPEN_TRANSACTION, str(LeftOpen(left_open)))
+    if broken:
+        return outcomes.raised(BrokenTransaction(broken))
+    return outcomes.failed(FailureType.OPEN_TRANSACTION, str(LeftOpen(left_open))) if left_open else outcome
 
 
 def execute(item: Claim, *, job_link: JobLink | None = None, run_async: RunAsync = run_here) -> Outcome:
@@ -86,7 +102,6 @@ def execute(item: Claim, *, job_link: JobLink | None = None, run_async: RunAsync
 
     Never called inside a transaction, except in tests.
     """
-    job_link = job_link or _DatabaseJobLink(item)
     try:
         workflow = registry.get(item.workflow)
     except UnknownWorkflow as error:
@@ -94,7 +109,7 @@ def execute(item: Claim, *, job_link: JobLink | None = None, run_async: RunAsync
     home = os.getpid()
     try:
         with correlation.begin(str(item.correlation_id), root_correlation_id=item.root_correlation_id):
-            return _call(item, workflow, job_link, run_async)
+            return _call(item, workflow, job_link or _DatabaseJobLink(item), run_async)
     except LeftOpen as error:
         return outcomes.failed(FailureType.OPEN_TRANSACTION, str(error))
     except BaseException as error:  # noqa: BLE001 - the one place where the project's code may raise anything
@@ -180,14 +195,36 @@ class _Control(RunControl):
         return Metadata.objects.only("run_id", "manifest_id", "parent_execution_id").get(id=self.item.execution_id)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _DatabaseJobLink(JobLink):
-    """For a job without a worker, as in tests: reads and writes the rows directly."""
+    """For a job without a worker, as in tests: reads and writes the rows directly.
+
+    Not in the event loop of an async job, where Django allows no query: the row is read before, and written after it.
+    """
 
     item: Claim
+    _was_cancelled: bool = False
+    _unwritten: Any = None
+
+    def __post_init__(self) -> None:
+        self._was_cancelled = self.is_cancelled()
 
     def is_cancelled(self) -> bool:
+        if _is_in_event_loop():
+            return self._was_cancelled
         return Metadata.objects.filter(id=self.item.execution_id, cancel_requested=True).exists()
 
     def report(self, progress: Any) -> None:
-        Metadata.objects.in_progress().filter(id=self.item.execution_id).update(progress=progress)
+        self._unwritten = progress
+        if not _is_in_event_loop():
+            self.write()
+
+    def write(self) -> None:
+        """Write the progress that was reported last, if it is not written yet."""
+        progress, self._unwritten = self._unwritten, None
+        if progress is not None:
+            Metadata.objects.in_progress().filter(id=self.item.execution_id).update(progress=progress)
+
+
+def _is_in_event_loop() -> bool:
+    return asyncio._get_running_loop() is not None  # noqa: SLF001 - as Django asks; the public call raises instead

@@ -115,7 +115,7 @@ class Batch:
             returned = self.items()
         except DatabaseError:
             raise
-        except Exception as error:  # the project's function may raise anything
+        except (Exception, SystemExit) as error:  # the project's function may raise anything
             raise _unreadable(self.name, error) from error
         return read_items(returned, batch=self.name)
 
@@ -154,7 +154,7 @@ def read_items(items: Any, *, batch: str | None) -> list[ManifestItem]:
         found = list(items)
     except DatabaseError:
         raise
-    except Exception as error:  # a generator of the project may raise anything
+    except (Exception, SystemExit) as error:  # a generator of the project may raise anything
         raise _unreadable(batch, error) from error
     wrong = [(number, item) for number, item in enumerate(found, start=1) if not isinstance(item, ManifestItem)]
     if wrong:
@@ -169,7 +169,7 @@ def _wrong(subject: str, value: Any) -> DeclarationError:
     return DeclarationError(f"{fact}. Give a list of ManifestItem(id, input), or a function that returns one.")
 
 
-def _unreadable(batch: str | None, error: Exception) -> DeclarationError:
+def _unreadable(batch: str | None, error: BaseException) -> DeclarationError:
     return DeclarationError(
         f"The items of {_named(batch)} cannot be read: {shown(error)}. "
         "Give a list of ManifestItem, or a function that returns one."

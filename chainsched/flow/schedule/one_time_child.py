@@ -10,7 +10,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from chainsched.conf import get_config
-from chainsched.domain.declarations import Declaration
+from chainsched.domain.declarations import Declaration, is_storable
 from chainsched.exceptions import LimitExceeded, UnknownManifest
 from chainsched.flow.schedule.plan import Origin
 from chainsched.flow.schedule.seed import write_declarations
@@ -37,8 +37,7 @@ def _one_time(child: Declaration) -> Declaration:
 def _check_room(child: Declaration) -> None:
     """Refuse a child above the limit. Children that are done do not count; joins that others lead to as well do."""
     name = child.depends_on or ""
-    # No stored name has a NUL in it, and PostgreSQL would refuse to look for one.
-    parent = None if "\x00" in name else Manifest.objects.filter(external_id=name).first()
+    parent = Manifest.objects.filter(external_id=name).first() if is_storable(name) else None
     if parent is None:
         raise UnknownManifest(name)
     limit = get_config().max_fan_out

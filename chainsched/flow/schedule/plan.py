@@ -17,7 +17,7 @@ from django.db.models import F
 from chainsched.conf import get_config
 from chainsched.db.chunks import chunks
 from chainsched.domain import graph
-from chainsched.domain.declarations import Declaration, merge_groups
+from chainsched.domain.declarations import Declaration, is_storable, merge_groups
 from chainsched.domain.due import OpenItem
 from chainsched.domain.validation import find_problems, raise_all
 from chainsched.exceptions import DeclarationError
@@ -161,8 +161,7 @@ def _load_stored(declarations: Mapping[str, Declaration]) -> dict[str, dict[str,
     """The rows of the declared manifests and of all their ancestors, by external id."""
     stored: dict[str, dict[str, Any]] = {}
     parents = {parent for found in declarations.values() for parent in found.parents}
-    # No stored name has a NUL in it, and PostgreSQL would refuse to look for one.
-    wanted = {*declarations, *(parent for parent in parents if "\x00" not in parent)}
+    wanted = {*declarations, *filter(is_storable, parents)}
     while missing := sorted(wanted - stored.keys()):
         loaded = {row["external_id"]: row for part in chunks(missing) for row in _rows_named(part)}
         if not loaded:

@@ -195,10 +195,18 @@ def test_wrong_items_are_one_problem_that_names_the_batch(
 
 @pytest.mark.parametrize(
     "error",
-    [LookupError("no such table"), UnknownManifest("a"), DeclarationError("wrong"), Exception(Unspeakable())],
+    [
+        LookupError("no such table"),
+        UnknownManifest("a"),
+        DeclarationError("wrong"),
+        Exception(Unspeakable()),
+        SystemExit(3),
+    ],
     ids=lambda error: type(error).__name__,
 )
-def test_a_function_that_raises_is_a_problem_of_its_batch(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+def test_a_function_that_raises_is_a_problem_of_its_batch(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
     def items() -> list[ManifestItem]:
         raise error
 

@@ -43,8 +43,8 @@ def test_a_row_that_waits_for_ever_stops_nobody_else():
 
 
 def test_workers_of_all_processes_are_woken_for_rows_that_are_ready(monkeypatch):
-    woken = []
-    monkeypatch.setattr(dispatcher.notify, "send", woken.append)
+    woken: list[str] = []
+    monkeypatch.setattr("chainsched.db.notify.send", woken.append)
     row = make_queue_row(not_before=SOON)
     assert (dispatcher.Dispatcher().turn(NOW).did, woken) == (0, [])
     assert dispatcher.Dispatcher().turn(row.not_before).did == 1
