@@ -7,7 +7,7 @@ list item by item, and for the server.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -16,8 +16,6 @@ from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from chainsched.db.fields import IdList
-
-Values = Iterable[Any]
 
 # Text without a length: a cast to a type with one would cut longer text off, which the table would refuse.
 TEXT_TYPES = (models.CharField, models.TextField)
@@ -33,11 +31,16 @@ class _Encoder(DjangoJSONEncoder):
 _encode = _Encoder().encode
 
 
-def as_array(field: models.Field[Any, Any], values: Values) -> str:
+def as_array(field: models.Field[Any, Any], values: Sequence[Any]) -> str:
     """The values of a column as the text of an array of ``array_type``."""
     kind: Any = type(field)
     write = _writer(kind)
-    return f"{{{','.join(['NULL' if value is None else write(value) for value in values])}}}"
+    # Many columns have the same object in all rows: the time of the write, the process, an empty text.
+    if len(values) > 1 and len(set(map(id, values))) == 1:
+        written = ["NULL" if values[0] is None else write(values[0])] * len(values)
+    else:
+        written = ["NULL" if value is None else write(value) for value in values]
+    return f"{{{','.join(written)}}}"
 
 
 def array_type(connection: BaseDatabaseWrapper, field: models.Field[Any, Any]) -> str:

@@ -265,7 +265,7 @@ def _postgres_cursor(connection: BaseDatabaseWrapper) -> Any:
     from chainsched.db.compiled_cursor import PreparingCursor  # noqa: PLC0415
 
     with connection.wrap_database_errors:
-        return PreparingCursor(connection.connection, is_preparing=_may_prepare(connection))
+        return PreparingCursor(connection, is_preparing=_may_prepare(connection))
 
 
 def _may_prepare(connection: BaseDatabaseWrapper) -> bool:

@@ -174,7 +174,7 @@ def _is_same(before: Parameters, now: Parameters) -> bool:
 
 
 def _is_confirmed(session: Any) -> bool:
-    """Whether the server has carried out what it was sent and has nothing more to say, such as that it goes away."""
+    """Whether the server has run the statements sent to it and sends nothing more, such as that it goes away."""
     import psycopg  # noqa: PLC0415 - as above
 
     done = (psycopg.pq.ExecStatus.COMMAND_OK, psycopg.pq.ExecStatus.TUPLES_OK)

@@ -33,7 +33,7 @@ def sign_with(sender: str) -> None:
 
 @contextmanager
 def in_turn() -> Iterator[None]:
-    """What is sent in here is signed. All else, as what jobs and receivers of signals write, is news to the loops."""
+    """Sign the notices sent in here. Others, as for writes of jobs and receivers of signals, are news to the loops."""
     token = _is_in_turn.set(True)
     try:
         yield

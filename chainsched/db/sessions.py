@@ -100,7 +100,7 @@ def nestings() -> dict[str, Nesting]:
 def undo_left_open(before: Mapping[str, Nesting]) -> list[str]:
     """Let this thread's connections stand as before; returns those in which a transaction had been left open.
 
-    What was written in there is rolled back, and nothing of what was written before.
+    The writes in these transactions are rolled back, and none that were made before.
     """
     opened = [connection for connection in connections.all(initialized_only=True) if connection.connection]
     return [connection.alias for connection in opened if _is_undone(connection, before.get(connection.alias))]
@@ -110,7 +110,7 @@ def undo_left_open(before: Mapping[str, Nesting]) -> list[str]:
 def savepoints() -> Iterator[list[str]]:
     """Let the open transactions of this thread's connections outlast what breaks them; yields those that were broken.
 
-    What was written inside is rolled back in these.
+    The writes inside are rolled back in these.
     """
     opened = [connection for connection in connections.all(initialized_only=True) if connection.in_atomic_block]
     marks = {connection: connection.savepoint() for connection in opened if not connection.needs_rollback}

@@ -95,6 +95,8 @@ class InputType:
 
 def to_document(value: Any, *, what: str, max_bytes: int) -> Any:
     """The value as JSON holds it, if both databases can store that and it is not too large or too deep."""
+    if value is None or isinstance(value, bool):
+        return value
     try:
         document = json.dumps(to_jsonable_python(value), allow_nan=False, ensure_ascii=False)
         size = len(document.encode())

@@ -18,9 +18,9 @@ RESUBMIT_SECONDS = 60.0
 
 
 class Dispatcher:
-    """Gives the task server what it has room for, and again what it has not claimed for a while.
+    """Gives the task server executions that it has room for, and again those that it has not claimed for a while.
 
-    Where workers take rows for themselves it wakes them for rows that are ready, as those whose time has just come.
+    Where workers take rows for themselves it wakes them for rows that are ready, as those that have just come due.
     """
 
     def __init__(self) -> None:

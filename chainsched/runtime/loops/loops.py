@@ -64,7 +64,7 @@ class Loops:
     def renew_hung(self, *, after: float) -> list[str]:
         """Replace the loops that have waited for the database for so many seconds; returns their names.
 
-        A connection whose other end is gone without notice never answers. A replaced loop takes no further turn.
+        A connection never answers if its other end is gone without notice. A replaced loop takes no further turn.
         """
         hung = [name for name, poller in self._pollers.items() if poller.is_hung(after)]
         for name in hung:

@@ -36,7 +36,7 @@ ECHO_PATIENCE_SECONDS = 10.0
 
 @dataclass(slots=True)
 class Echo:
-    """The notice that a listener sends to itself, and what came of it so far; times are monotonic."""
+    """The notice that a listener sends to itself, and whether it has arrived so far; times are monotonic."""
 
     token: str = field(default_factory=lambda: uuid.uuid4().hex)
     sent_at: float | None = None

@@ -98,5 +98,5 @@ class SignalThread:
         try:
             announcement.send(row)
         except BaseException:
-            # Django has logged every Exception; what is left is for instance a receiver's sys.exit().
+            # Django has logged every Exception; this is another error, for instance from a receiver's sys.exit().
             logger.exception("A receiver of a signal tried to end its thread.")

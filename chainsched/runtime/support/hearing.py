@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 
 class Hearing:
-    """What the listener has found out, as all threads of a process see it. Without a listener nothing is missed."""
+    """Whether notices are missed, as all threads of a process see it. Without a listener none are."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -30,12 +30,14 @@ def renew() -> list[str]:
     A session of PostgreSQL is reset and kept, if it stands between two transactions; others are closed.
     """
     opened = [connection for connection in connections.all(initialized_only=True) if _is_open(connection)]
+    if not opened:
+        return []
     left_open = [connection for connection in opened if is_in_transaction(connection)]
     for connection in left_open:
         # Django closes none that it believes to be in a transaction; later writes would go into it and be lost.
         connection.in_atomic_block = connection.closed_in_transaction = False
         connection.close()
-    is_keeping = bool(opened) and get_config().keep_sessions
+    is_keeping = get_config().keep_sessions
     for connection in opened:
         if connection.vendor == "postgresql" and not (is_keeping and keep(connection)):
             connection.close()

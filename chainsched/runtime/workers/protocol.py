@@ -120,9 +120,13 @@ class Channel:
         self.socket.close()
 
 
+_CLAIM = tuple(field.name for field in fields(Claim))
+_OF_FAILURES = tuple(field.name for field in fields(Outcome) if field.name not in {"state", "output"})
+
+
 def pack_claim(item: Claim) -> Message:
     """A claim as a message."""
-    return {field.name: getattr(item, field.name) for field in fields(Claim)}
+    return {name: getattr(item, name) for name in _CLAIM}
 
 
 def unpack_claim(message: Message) -> Claim:
@@ -137,8 +141,9 @@ def unpack_claim(message: Message) -> Claim:
 
 
 def pack_outcome(outcome: Outcome) -> Message:
-    """An outcome as a message."""
-    return {field.name: getattr(outcome, field.name) for field in fields(Outcome)}
+    """An outcome as a message; facts about failures are in that of a failure only."""
+    message: Message = {"state": outcome.state, "output": outcome.output}
+    return message | {name: fact for name in _OF_FAILURES if (fact := getattr(outcome, name))}
 
 
 def unpack_outcome(message: Message) -> Outcome:

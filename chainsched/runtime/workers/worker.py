@@ -137,8 +137,9 @@ class Worker:
     def _return_unknown_claims(self, now: datetime) -> None:
         """Deal with executions that this process has by their rows and does not know.
 
-        A transaction that failed may have been committed all the same: what it took goes back. After a failover the new
-        database server may lack the commit of a recorded result, which it does not report: that run is lost.
+        A transaction that failed may have been committed all the same: the executions that it took go back. After a
+        failover the new database server may lack the commit of a recorded result, which it does not report: that run
+        is lost.
         """
         self._claims_checked_at = self._claims_checked_at or now
         if self._is_claim_uncertain:
