@@ -278,7 +278,7 @@ class Config:
 
     @property
     def listening_alias(self) -> str:
-        """The alias over whose connection processes listen."""
+        """The alias of the connection over which processes listen."""
         return self.listen if isinstance(self.listen, str) else self.database
 
 

@@ -1,4 +1,4 @@
-"""The one table of operator verbs: what an operator can do to a row, on its page, by a method and on the command line.
+"""The one table of operator verbs: the actions on a row, on its page, by a method and on the command line.
 
 An entry gives the admin its action, its question and its permission, ``manage.py chainsched`` its verb, the history
 of the row its words and the documentation its line. The method of the same name, and its async twin, are in

@@ -80,7 +80,7 @@ def _stored(external_id: str, value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOnBench(RunContext):
-    """A context that answers from what the test stated, and keeps what the workflow asked for."""
+    """A context that answers from the facts that the test stated, and keeps the requests of the workflow."""
 
     _control: _Notebook = field(repr=False, compare=False)
 

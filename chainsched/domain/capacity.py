@@ -33,7 +33,7 @@ class Room:
     def lift(self) -> None:
         """Let a process that takes rows for itself take any number, if there is a place for each of its idle slots.
 
-        What it takes ahead waits for these slots, and counts for no limit but those of groups.
+        Rows that it takes ahead wait for these slots, and count for no limit but those of groups.
         """
         if self.total is not UNLIMITED and self.idle is not None and self.total >= self.idle:
             self.total = UNLIMITED
@@ -140,7 +140,7 @@ def find_idle(rivals: Iterable[Rival], *, knows: Collection[str], active: Active
 def leave_places(first: Candidate, rivals: Iterable[Candidate], *, room: Room) -> int:
     """Leave places to rows of other processes that come before the first row of this one; returns how many.
 
-    Otherwise a process that frees a place would take it again before another could, whatever their priorities.
+    Otherwise a process that frees a place would take it again before another could, regardless of priorities.
     """
     ahead = [rival for rival in rivals if rival.place < first.place]
     for rival in ahead:

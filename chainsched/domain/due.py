@@ -141,7 +141,7 @@ class Facts(NamedTuple):
 
     @property
     def is_stopped(self) -> bool:
-        """Whether an obstacle or a dead letter keeps what is due from running, so that no join waits for it."""
+        """Whether an obstacle or a dead letter keeps the due item from running, so that no join waits for it."""
         return self.open_item is OpenItem.DEAD_LETTER or find_obstacle(self) is not None
 
 

@@ -1,4 +1,4 @@
-"""Which processes count as silent: those whose heartbeat stood still for one expiry while a watcher looked on.
+"""Which processes count as silent: those with a heartbeat that stood still for one expiry while a watcher looked on.
 
 Only the watcher's monotonic clock counts. A watcher that has just started, or that was late with a look because it
 was paused or its database was, has not seen how long a heartbeat stood still, and begins to watch anew.
@@ -31,7 +31,7 @@ class Watch:
         return self.looked_at is not None and now - self.looked_at > longest_gap
 
     def silent(self, *, expiry: float) -> dict[int, datetime]:
-        """The processes whose heartbeat stood still for so many seconds until the last look, with that heartbeat."""
+        """The processes with the same heartbeat for so many seconds until the last look, each with that heartbeat."""
         looked_at = self.looked_at
         if looked_at is None:
             return {}

@@ -1,4 +1,4 @@
-"""What a manifest has to do: an item, and the runs of the graph that it stands for."""
+"""The unit of a manifest's work: an item, with the runs of the graph that it stands for."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Carrier(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """What an item carries from being due to its end: the runs that it stands for, by its tokens in them.
+    """The data of an item from being due to its end: the runs that it stands for, by its tokens in them.
 
     A token is a place where a join, or the end of a run, counts the item as open. ``has_tokens`` says whether it is
     counted now; a disabled manifest's item is not. ``is_again``: an earlier item may have ended in one of its runs.

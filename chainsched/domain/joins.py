@@ -81,7 +81,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The outcome from now on; whether the join runs, and whether it gives back what it held open."""
+    """The outcome from now on; whether the join runs, and whether it gives its tokens back."""
 
     outcome: JoinOutcome
     fires: bool = False
@@ -126,7 +126,7 @@ def _decide_late(standing: Standing, join: Join, *, is_enough: bool) -> Decision
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """What is known of a member that has not arrived at a join in a run."""
+    """The known facts of a member that has not arrived at a join in a run."""
 
     # Its newest execution in the run.
     execution_id: int = 0
@@ -134,7 +134,7 @@ class Absent:
     # The attempt that its queue row in the run is for; 0 without a row.
     queued_attempt: int = 0
     is_due: bool = False
-    # The first obstacle that lists show as its state, and the first of all: only what is due is stopped by any.
+    # The first obstacle that lists show as its state, and the first of all: only a due item is stopped by any.
     state_obstacle: Obstacle | None = None
     obstacle: Obstacle | None = None
     has_letter: bool = False

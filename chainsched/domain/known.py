@@ -7,7 +7,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-# The columns of a row whose values are those of an enum.
+# The columns of a row that hold the values of an enum.
 Kinds = Mapping[str, type[enum.Enum]]
 
 LEFT_TO_NEWER = "a newer version must have written it, and its processes deal with it"

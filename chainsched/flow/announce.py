@@ -11,8 +11,9 @@ import logging
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
-from django.db import transaction
+from django.db import connections, transaction
 from django.db.models import Model
 from django.dispatch import Signal
 
@@ -101,14 +102,31 @@ def _report(item: Finished, *, level: int) -> None:
         logger.log(level, "More executions %s; they are not logged for up to %d s.", consequence, LOG_SECONDS)
 
 
-def wake(topic: str, *, only_if: Callable[[], bool] = lambda: True) -> None:
-    """Wake a loop in other processes when the present transaction has committed, if this holds then."""
+def wake(topic: str, *, only_if: Callable[[], bool] | None = None) -> None:
+    """Wake a loop in other processes when the present transaction has committed, if ``only_if`` holds then.
 
-    def send() -> None:
-        if only_if():
-            notify.send(topic)
+    Once for each transaction, however many stages ask for it.
+    """
+    connection, notice = connections[get_config().database], _Notice(topic, only_if)
+    held, waiting = set(connection.savepoint_ids), cast("list[tuple[set[str], object, bool]]", connection.run_on_commit)
+    if not any(notice.is_implied_by(earlier) for sids, earlier, _ in waiting if sids <= held):
+        transaction.on_commit(notice, using=connection.alias, robust=True)
 
-    transaction.on_commit(send, using=get_config().database, robust=True)
+
+@dataclass(frozen=True, slots=True)
+class _Notice:
+    """A notice that is to be sent after a commit."""
+
+    topic: str
+    only_if: Callable[[], bool] | None
+
+    def is_implied_by(self, earlier: object) -> bool:
+        """Whether another one wakes the loop in any case."""
+        return isinstance(earlier, _Notice) and earlier.topic == self.topic and earlier.only_if is None
+
+    def __call__(self) -> None:
+        if self.only_if is None or self.only_if():
+            notify.send(self.topic)
 
 
 def _announce(signal: Signal, model: type[Metadata | DeadLetter], ids: list[int], *, name: str) -> None:

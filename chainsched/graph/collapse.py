@@ -115,7 +115,7 @@ def collapse(fans: Iterable[Fan], *, anchors: Mapping[int | None, Hashable], roo
 def connect(units: Iterable[Unit], links: Iterable[Link], *, groups: Mapping[int, Hashable]) -> dict[Edge, int]:
     """The edges between the nodes of these units; ``groups`` are nodes that stand for all manifests of other groups.
 
-    Edges inside of a node, and those from or to what is not drawn, are left out.
+    Edges inside of a node, and those from or to manifests that are not drawn, are left out.
     """
     folded = {fan.key: unit.key for unit in units if not unit.is_open for fan in unit.fans}
     edges: Counter[Edge] = Counter()

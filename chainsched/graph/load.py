@@ -181,7 +181,7 @@ class GraphLoader:
 
 
 def look_around(manifest_id: int, *, seen: QuerySet[Any] | None = None) -> Around:
-    """What is around a manifest by edges of all kinds, the nearest first: one query.
+    """The manifests around this one by edges of all kinds, the nearest first: one query.
 
     ``seen`` are the manifests over which the way leads; without it, over all.
     """
@@ -212,7 +212,7 @@ _FAN = ("parent", "group_id", "schedule_type", "level")
 
 
 class _FanRow(NamedTuple):
-    """What the database returns for a fan: one row for each state of its members."""
+    """A row that the database returns for a fan: one for each state of its members."""
 
     parent: int | None
     group: int

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 SECONDS_PER_DAY = 24 * 3600
 MAX_SECONDS = 10 * 365 * 24 * 3600
-# What the columns of both databases hold.
+# The largest number that the columns of both databases hold.
 MAX_NUMBER = 2**31 - 1
 
 

@@ -106,7 +106,7 @@ class DependencyQuerySet(models.QuerySet["Dependency"]):
         return {id_ for (id_,) in bulk.select(sql, [parameter])}
 
     def leaves_below(self, gate_id: int) -> set[int]:
-        """What ends below a gate, except what lies below a fan-in over the same tree, and what is done.
+        """The leaves below a gate, except those that lie below a fan-in over the same tree, and those that are done.
 
         The way down follows declared edges; a member of a fan-in that lies below the gate as well is no leaf.
         """

@@ -1,4 +1,4 @@
-"""How joins stand in a run: all of them together, in a handful of queries whatever their number."""
+"""How joins stand in a run: all of them together, in a handful of queries regardless of their number."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class _Shortfall(NamedTuple):
 
 
 def describe_join(state: JoinState) -> JoinReport:
-    """How a join stands in one run: what it needs, what arrived, and who is missing and why."""
+    """How a join stands in one run: how many have to arrive, how many did, and which members are missing and why."""
     run = GraphRun.objects.get(id=state.run_id)
     (report,) = _describe(run, [state], detailed=[state.join_id], names=MAX_NAMES)
     return report

@@ -47,7 +47,7 @@ class Place(NamedTuple):
 
 
 def _token_of(join_id: str | int) -> str:
-    """The row of a join in the run of ``v``, as SQL: one look at the unique index a row, whatever the planner thinks.
+    """The row of a join in the run of ``v``, as SQL: one look at the unique index a row, in any plan.
 
     As a join the planner would at times read the rows of all runs, having no statistics of rows that are a parameter.
     """
@@ -58,7 +58,7 @@ class JoinStateQuerySet(models.QuerySet["JoinState"]):
     """The tokens of items, and the lock of the folder."""
 
     def places(self, tokens: Iterable[int]) -> dict[int, Place]:
-        """Where these tokens lie; one whose run is gone is left out."""
+        """Where these tokens lie; those of a run that is gone are left out."""
         wanted = set(tokens)
         if not wanted:
             return {}
@@ -170,7 +170,7 @@ _PLACES = CompiledQuery(
 
 
 class JoinState(models.Model):
-    """One join in one run, or with ``join_id`` 0 the run's end: what is open before it, and what arrived."""
+    """One join in one run, or with ``join_id`` 0 the run's end: how much is open before it, and how much arrived."""
 
     run = models.ForeignKey(
         GraphRun,

@@ -137,7 +137,7 @@ def _join_shape() -> Q:
 def manifest_is_known(column: str = "manifest_id") -> Coalesce:
     """Whether the manifest that this column names has only values that this version knows, or is gone.
 
-    A subquery, so that it is one look by key for each row, whatever the planner believes of the tables.
+    A subquery, so that it is one look by key for each row, regardless of the planner's estimates.
     """
     named = Manifest.objects.filter(id=OuterRef(column)).order_by()
     known = named.values(is_known=ExpressionWrapper(knows(KINDS), output_field=models.BooleanField()))

@@ -131,7 +131,7 @@ class MetadataQuerySet(ClaimQuerySet):
             return [id_ for (id_,) in cursor.fetchall()]
 
     def mark_tree_cancelled(self, execution_ids: Collection[int]) -> None:
-        """Let nothing follow from executions that have not ended, whatever their outcome."""
+        """Let nothing follow from executions that have not ended, regardless of their outcome."""
         self.active().filter(id_in(id=execution_ids)).update(is_tree_cancelled=True)
 
     def ancestors(self, execution_id: int, *, limit: int) -> list[Metadata]:

@@ -1,6 +1,6 @@
 """The methods at run time of manifests, groups, executions, queue rows, dead letters and bulk decisions.
 
-Each calls the function of ``chainsched.api`` that says what it does. That module is loaded at the first call, because
+Each calls the function of ``chainsched.api`` that documents it. That module is loaded at the first call, because
 everything else in ``models`` points down. Each verb of ``operations.py`` has its method here, and an async twin for
 views.
 """
@@ -159,11 +159,11 @@ class ExecutionActions:
         return api.tree(cast("Metadata", self))
 
     def cancel(self, *, tree: bool = False, reason: str = ON_REQUEST) -> Cancelled:
-        """Stop it, or with ``tree`` also what it led to: of the head of a run the whole run. Counts what it stopped."""
+        """Stop it, with ``tree`` also the work it led to: of the head of a run the whole run. Counts stopped work."""
         return api.cancel_execution(cast("Metadata", self), tree=tree, reason=reason)
 
     def cancel_tree(self, *, reason: str = ON_REQUEST) -> Cancelled:
-        """Stop it and what it led to; the same as ``cancel(tree=True)``."""
+        """Stop it and the work it led to; the same as ``cancel(tree=True)``."""
         return self.cancel(tree=True, reason=reason)
 
     def explain(self) -> Ancestry:
@@ -197,7 +197,7 @@ class RunActions:
         return api.cancel_run(cast("GraphRun", self), reason=reason)
 
     def describe(self) -> RunReport:
-        """How it goes: its executions by state and workflow, what is open, and what its joins wait for."""
+        """How it goes: its executions by state and workflow, its open work, and what its joins wait for."""
         return api.describe_run(cast("GraphRun", self))
 
     acancel = async_twin(cancel)

@@ -110,7 +110,7 @@ _STATES = CompiledQuery(
 
 
 class JoinNote(models.Model):
-    """What a transaction changed for one JoinState; adding up the notes is safe in any order."""
+    """The changes that a transaction made for one JoinState; adding up the notes is safe in any order."""
 
     state_id = models.BigIntegerField(help_text="The JoinState.")
     open = models.IntegerField(default=0, help_text="Items opened, less items ended.")

@@ -93,7 +93,7 @@ def is_free_of(obstacles: Iterable[Obstacle] = tuple(RULES), *, manifest: str = 
 def releases_queued_row() -> Q:
     """Whether no obstacle on its manifest's row holds a queued row; disabled groups count as full at dispatch.
 
-    A row whose manifest was deleted by other means than ours matches nothing here and is never dispatched.
+    A row matches nothing here and is never dispatched if its manifest was deleted by other means than ours.
     """
     holding = [obstacle for obstacle in HOLDING_QUEUED_ROWS if obstacle in OF_THE_ROW]
     is_requested = has_met(holding, manifest="manifest__") & Q(source__in=SOURCES_PAST_DISABLED)
@@ -102,7 +102,7 @@ def releases_queued_row() -> Q:
 
 @dataclass(frozen=True, slots=True)
 class RowStanding:
-    """The standing of a manifest as far as the caller has read it; what was not read is no obstacle."""
+    """The standing of a manifest as far as the caller has read it; facts that were not read are no obstacles."""
 
     is_retired: bool = False
     is_done: bool = False

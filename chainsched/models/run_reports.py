@@ -1,4 +1,4 @@
-"""Reads of runs of the graph: how a run goes, what is open in it, what led to an execution."""
+"""Reads of runs of the graph: how a run goes, its open work, the executions that led to another."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from chainsched.models.work_queue import WorkQueue
 
 
 def describe_run(run: GraphRun) -> RunReport:
-    """How a run goes: its executions by state and workflow, what is open, and how its joins stand."""
+    """How a run goes: its executions by state and workflow, its open work, and how its joins stand."""
     return RunReport(
         run_id=run.id,
         head=run.head_external_id,
@@ -70,7 +70,7 @@ def _count_executions(run_id: int) -> Mapping[str, Mapping[str, int]]:
 
 
 def _open_work(run: GraphRun) -> list[OpenWork]:
-    """What a run waits for, at most ``MAX_NAMES`` of each kind: running or dispatched, queued, due."""
+    """The open items that a run waits for, at most ``MAX_NAMES`` of each kind: running or dispatched, queued, due."""
     active = Metadata.objects.of_run(run.id).active()
     queued = WorkQueue.objects.queued().filter(run=run.id, has_tokens=True).order_by("id")
     due = ManifestState.objects.filter(due_run=run.id, due_has_tokens=True).order_by("manifest_id")
@@ -86,7 +86,7 @@ def _open_work(run: GraphRun) -> list[OpenWork]:
 
 
 def find_shared_work(run: GraphRun, *, limit: int) -> list[OpenWork]:
-    """What waits, queued or due, for an open run and for a newer one, which it is named after."""
+    """Items that wait, queued or due, for an open run and for a newer one, which they are named after."""
     below = Dependency.objects.below(run.head_id or 0) if run.closed_at is None and run.cancelled_at is None else set()
     if not below:
         return []

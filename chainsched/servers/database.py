@@ -23,7 +23,7 @@ class DatabaseServer(TaskServer):
         return ()
 
     def room(self, *, now: datetime) -> int | None:
-        """No room: workers take what they can start."""
+        """No room: workers take the rows that they can start."""
         return 0
 
     def take(self, *, process: Process, workflows: Collection[str], limit: int) -> Taken:

@@ -1,7 +1,7 @@
 """Notices between processes: which of them a process takes for its own."""
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 
 from chainsched.db import notify
 from chainsched.flow.announce import wake
@@ -52,3 +52,33 @@ def test_a_condition_is_asked_after_the_commit(monkeypatch, django_capture_on_co
         assert not asked
     assert len(asked) == 1
     assert woken == [notify.DISPATCHER] * holds
+
+
+def test_a_transaction_wakes_a_loop_once(monkeypatch, django_capture_on_commit_callbacks):
+    woken: list[str] = []
+    monkeypatch.setattr(notify, "send", woken.append)
+    with django_capture_on_commit_callbacks(execute=True):
+        for topic in (notify.DISPATCHER, notify.MANAGER, notify.DISPATCHER):
+            wake(topic)
+        wake(notify.DISPATCHER, only_if=lambda: True)
+    assert woken == [notify.DISPATCHER, notify.MANAGER]
+
+
+def test_a_condition_that_fails_keeps_no_later_notice_back(monkeypatch, django_capture_on_commit_callbacks):
+    woken: list[str] = []
+    monkeypatch.setattr(notify, "send", woken.append)
+    with django_capture_on_commit_callbacks(execute=True):
+        wake(notify.DISPATCHER, only_if=lambda: False)
+        wake(notify.DISPATCHER)
+    assert woken == [notify.DISPATCHER]
+
+
+def test_one_that_is_rolled_back_with_its_savepoint_implies_none(monkeypatch, django_capture_on_commit_callbacks):
+    woken: list[str] = []
+    monkeypatch.setattr(notify, "send", woken.append)
+    with django_capture_on_commit_callbacks(execute=True):
+        with transaction.atomic():
+            wake(notify.DISPATCHER)
+            transaction.set_rollback(True)
+        wake(notify.DISPATCHER)
+    assert woken == [notify.DISPATCHER]

@@ -141,7 +141,7 @@ def _runs_in_words(manifest: Manifest) -> str:
 
 
 def join_in_words(manifest: Manifest, *, parent: str = "its parent", members: int | None = None) -> str:
-    """What a join waits for, with the name of its parent and the number of its members, where they are known."""
+    """The manifests that a join waits for, in words: with its parent's name and their number, where these are known."""
     some = "its parents" if members is None else f"{members:,} manifest{'' if members == 1 else 's'}"
     if manifest.at_least_percent is not None:
         part = f"at least {manifest.at_least_percent} % of"

@@ -32,7 +32,7 @@ from chainsched.models import Manifest, ManifestGroup
 
 MAX_ON_PAGE = 30
 MAX_OTHER_GROUPS = 50
-# Around a manifest, this many are drawn one by one, whatever they are; else similar ones are one node.
+# Up to this many neighbours of a manifest are drawn one by one, even similar ones; of more, similar ones are one node.
 MAX_ONE_BY_ONE = 60
 MAX_PLACE = 80
 MORE_EDGES = "Some edges to joins were not read and are not drawn."
@@ -178,7 +178,7 @@ class ManifestGraphs(Graphs):
     """Draws the graph around a manifest: all that it comes after, and its dependents down to the second level."""
 
     def place(self, request: HttpRequest, manifest: Any) -> Place:
-        """What is above and below a manifest: three queries, four if it is much."""
+        """The neighbours above and below a manifest: three queries, four if there are many."""
         seen = self.visible(request, Manifest)
         around = look_around(manifest.pk, seen=None if self.sees_all(request, Manifest) else seen)
         forest = GraphLoader(seen, retired=[*around.above, around.here])

@@ -34,7 +34,7 @@ from chainsched.servers import known_workflows
 
 MAX_RUNS = 10
 MAX_PARENTS = 20
-# Reasons of a join whose words name other manifests.
+# Reasons of a join that name other manifests in their words.
 NAMING = (Reason.WAITS_FOR_PARENTS, Reason.TOO_FEW_ARRIVED)
 # Columns that may be long and that no list of runs shows.
 LONG_COLUMNS = (*sorted(PAYLOADS - {"trigger_input"}), "failure_reason")
@@ -178,7 +178,7 @@ class ManifestPage(Verbs, ManifestGraphs, OperatingPage):
     def _explain(self, request: HttpRequest, manifest: Manifest, now: datetime) -> Explanation:
         try:
             found = explain(manifest.pk, workflows=known_workflows(now=now), now=now)
-            # What a join waits for is said with names, also of manifests that this user may not see.
+            # These reasons name the manifests that a join waits for, also those that this user may not see.
             is_told = found.code not in NAMING or self.sees_all(request, Manifest)
             return found if is_told else replace(found, reason=IN_WORDS[Reason(found.code)])
         except UnknownManifest:
@@ -207,7 +207,7 @@ class ManifestPage(Verbs, ManifestGraphs, OperatingPage):
             yield self._join(manifest, parents)
 
     def _join(self, manifest: Manifest, parents: Parents) -> Facts:
-        """What a join waits for in each run, and when it stops waiting."""
+        """The manifests that a join waits for in each run, and when it stops waiting."""
         deadline = timedelta(seconds=manifest.deadline_seconds) if manifest.deadline_seconds is not None else None
         counts = "completion" if manifest.fan_in else label(RunCondition, manifest.run_condition)
         rest = parents.count - len(parents.members)
@@ -231,7 +231,7 @@ class ManifestPage(Verbs, ManifestGraphs, OperatingPage):
     def _parents(self, request: HttpRequest, manifest: Manifest, names: Mapping[int, str]) -> Parents:
         """The manifests it runs after, the first of them by name: one query, two if there are many.
 
-        None for a manifest with one parent whose name is known, or without parents.
+        No query for a manifest without parents, or with one parent that ``names`` has.
         """
         parent_id = manifest.depends_on_id
         if not manifest.is_join and (parent_id is None or parent_id in names):

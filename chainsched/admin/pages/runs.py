@@ -1,4 +1,4 @@
-"""The pages of runs of the graph: what began them, what is open in them, and how their joins stand."""
+"""The pages of runs of the graph: their heads, their open work, and how their joins stand."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ class RunPage(Verbs, FoundByManifest, OperatingPage):
 
 
 def _load_open_work(run: GraphRun) -> list[tuple[str, str]]:
-    """What a run waits for, with its state: running or pending, queued, due."""
+    """The open items that a run waits for, by name and state: running or pending, queued, due."""
     active = Metadata.objects.of_run(run.pk).active().order_by().values_list("manifest_external_id", "state")
     waiting = WorkQueue.objects.queued().filter(run=run.pk, has_tokens=True)
     queued = waiting.order_by().values_list("manifest_external_id", "status")

@@ -44,7 +44,7 @@ QUEUEING = PutAside("queued", "trigger the manifest")
 DISPATCHING = PutAside("dispatched", "bring the row forward or trigger its manifest")
 # Stored values that cannot be read: they may be the reason for which a manifest is put aside.
 UNREADABLE = (ValueError, TypeError, DatabaseError)
-# Runs of which a join says what it waits for.
+# Open runs that the reason of a waiting join describes, at most.
 MAX_RUNS = 3
 
 
@@ -118,7 +118,7 @@ def _unknown_value(unknown: str) -> tuple[str, str]:
 
 
 def _why_join_waits(facts: Facts, otherwise: str) -> tuple[str, str]:
-    """What a join waits for in its open runs; else how it stood in the last one, if that was short."""
+    """How a join stands in the runs in which it waits; else how it stood in the last one, if that was short."""
     waiting = waiting_joins(facts.manifest_id, limit=MAX_RUNS + 1)
     if waiting:
         more = "; and in further runs" if len(waiting) > MAX_RUNS else ""

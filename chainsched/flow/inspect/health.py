@@ -1,7 +1,7 @@
 """Inspection: check that all loops and workers run.
 
 Reads:  the processes, their heartbeats, the last turns of their loops and workers; whether the database takes writes;
-        what is put aside.
+        manifests and queue rows that are put aside.
 Writes: nothing.
 Next:   operators, containers and their probes.
 """

@@ -26,7 +26,7 @@ def tokens_are_counted(check: str, *, now: datetime, repair: bool) -> Iterator[F
     wrong = _wrong_counts()
     if repair and wrong:
         with transact():
-            # The difference is the same whatever happens meanwhile, because all writers add and take away.
+            # Writes of others do not change the difference, because all writers add and take away.
             rows = [{"state_id": id_, "open": held - counted} for id_, (counted, held) in _wrong_counts().items()]
             bulk.insert(JoinNote, rows)
             wake(MANAGER)
@@ -68,7 +68,7 @@ def runs_end(check: str, *, now: datetime, repair: bool) -> Iterator[Finding]:
 
 
 def _endless_runs(check: str, *, now: datetime, repair: bool) -> Iterator[Finding]:
-    """Open runs without the row that counts what is open before their end, which only a change by hand removes."""
+    """Open runs without the row that counts open items before their end, which only a change by hand removes."""
     ends = JoinState.objects.filter(run=OuterRef("pk"), join_id=RUN_END)
     runs = GraphRun.objects.open().filter(~Exists(ends)).order_by("id")
     for run in list(runs):

@@ -37,10 +37,10 @@ class Reaped:
 def reap(*, silent: Mapping[int, datetime] | None = None, now: datetime) -> Reaped:
     """Declare silent processes lost, and close the executions of processes that have ended.
 
-    Whether their code had begun is not known: what a process takes it hands over at once. Each has used an attempt.
+    Whether their code had begun is not known: a process hands each over when it takes it. Each has used an attempt.
 
-    ``silent`` are the processes whose heartbeat the caller saw stand still for one expiry, with that heartbeat. A
-    process that has sent another one since then keeps its lease; a caller that has not watched declares none lost.
+    ``silent`` are processes, each with the heartbeat that the caller saw stand still for one expiry. A process that
+    has sent another one since then keeps its lease; a caller that has not watched declares none lost.
     """
     lost = _declare_lost(silent or {}, now=now)
     orphans = _find_orphans()

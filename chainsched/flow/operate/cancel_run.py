@@ -48,8 +48,8 @@ def cancel_run(run_id: int, *, reason: str, now: datetime) -> Cancelled:
 def cancel_late(row_ids: Collection[int], *, now: datetime) -> int:
     """Cancel rows of cancelled runs that dispatch found, for the reason of the run; returns how many.
 
-    They were queued by a transaction that did not see the mark. Dispatch waits for no manifest: a row whose
-    manifest another transaction holds stays, and is found again. One that cannot be cancelled is put aside.
+    They were queued by a transaction that did not see the mark. Dispatch waits for no manifest: if another transaction
+    holds that of a row, the row stays, and is found again. One that cannot be cancelled is put aside.
     """
     found = WorkQueue.objects.filter(id_in(id=row_ids)).values_list("run__cancel_reason", "id")
     by_reason: dict[str, list[int]] = defaultdict(list)
@@ -73,9 +73,9 @@ def _cancel_part(row_ids: Collection[int], *, reason: str, now: datetime) -> int
 
 
 def cancel_below(execution_id: int, *, reason: str, now: datetime) -> Cancelled:
-    """Stop an execution and what it led to; joins count what is stopped as cancelled, and go on.
+    """Stop an execution and the items that descend from it; joins count the stopped items as cancelled, and go on.
 
-    No dependent runs for what was stopped, whatever its outcome.
+    No dependent runs for a stopped item, regardless of its outcome.
     """
     cancelled = Cancelled()
     for _ in range(MAX_ROUNDS):
@@ -111,7 +111,7 @@ def _manifests_in(run_id: int) -> list[int]:
 
 
 def _cancel_items(manifest_ids: Collection[int], run_id: int, *, reason: str, now: datetime) -> Cancelled:
-    """Cancel the items of these manifests all of whose runs were cancelled."""
+    """Cancel those items of these manifests that stand for cancelled runs alone."""
     with transact():
         locked = ManifestState.objects.lock(manifest_ids)
         queued = WorkQueue.objects.queued().filter(id_in(manifest=locked), run__isnull=False)

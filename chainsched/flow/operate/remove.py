@@ -1,6 +1,6 @@
 """Operator action: remove a manifest.
 
-Reads:  its edges, and what it is due for.
+Reads:  its edges, and the item that it is due for.
 Writes: cancels its queued row; acknowledges its letters for the system; deletes the manifest, its state and its edges;
         the depth of the manifests below it.
 Next:   an active run finishes, without retry or letter; its history stays.
@@ -64,7 +64,7 @@ def remove_free(
 
 
 def _remove(manifest_ids: Sequence[int], *, now: datetime) -> tuple[int, dict[str, int]]:
-    """Remove manifests whose states are locked; their dependents stay, idle, and joins no longer wait for them."""
+    """Remove manifests with locked states; their dependents stay, idle, and joins no longer wait for them."""
     ledger = TokenLedger()
     cancel_queued(manifest_ids, reason=REASON, ledger=ledger)
     for state in ManifestState.objects.with_due_items(manifest_ids):

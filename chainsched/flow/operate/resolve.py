@@ -138,7 +138,7 @@ def acknowledge(letter_ids: Collection[int], *, decision: LetterDecision, now: d
 
 
 def _of_cancelled_runs(failed: Mapping[int, Metadata]) -> dict[int, str]:
-    """The letters of executions all of whose runs were cancelled: no rows are made for these any more."""
+    """The letters of executions that stood for cancelled runs alone: no rows are made for these any more."""
     return dict.fromkeys(find_cancelled({id_: Item.of(run) for id_, run in failed.items()}), RUN_CANCELLED)
 
 

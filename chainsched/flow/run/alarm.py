@@ -71,7 +71,7 @@ def arm_known(
     """The same with facts that the caller has read under its locks.
 
     ``of_rows`` are the manifests with an obstacle that may have come or gone for a row that waits. ``newly_due`` are
-    those whose facts say of another item that it is due than their rows do: both are written together. For
+    those that are due for another item by their facts than by their rows: both are written together. For
     ``queued_next``, which the caller queues in the same transaction, no manager is woken.
     """
     balance_parts(known_facts, of_rows=of_rows, ledger=ledger)

@@ -1,7 +1,7 @@
 """Part of enqueue: the item that a new queue row carries, in the runs of the graph that it stands for.
 
 Reads:  what manifests are due for; runs that were cancelled.
-Writes: through runs, the runs that begin; the alarms of what was due in cancelled runs alone.
+Writes: through runs, the runs that begin; the alarms of manifests that were due in cancelled runs alone.
 Next:   enqueue inserts the rows.
 """
 
@@ -109,7 +109,7 @@ def due_item(job: Mapping[str, Any]) -> Item:
 def without_cancelled_runs(
     requests: Sequence[QueueRequest], jobs: Jobs, covering: Collection[int], *, ledger: TokenLedger, now: datetime
 ) -> list[QueueRequest]:
-    """Leave out what stands for cancelled runs alone; the executions that it was due for count as covered."""
+    """Leave out items that stand for cancelled runs alone; the executions that they were due for count as covered."""
     carried = {
         request.manifest_id: request.item
         or (due_item(jobs[request.manifest_id]) if request.manifest_id in covering else NO_ITEM)
@@ -132,7 +132,7 @@ def without_cancelled_runs(
 
 
 def find_cancelled(items: Mapping[int, Item]) -> set[int]:
-    """Those of these items all of whose runs were cancelled, by their keys."""
+    """The keys of the items that stand for cancelled runs alone."""
     suspects = GraphRun.objects.cancelled_among(item.run_id for item in items.values())
     if not suspects:
         return set()

@@ -2,7 +2,7 @@
 
 Reads:  pending executions that this process can run; requests to stop.
 Writes: the claims; progress.
-Next:   execute. What a worker takes for itself comes from ``flow.operate.take`` instead.
+Next:   execute. Executions that a worker takes for itself come from ``flow.operate.take`` instead.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Reads:  DueNotes; the facts of the dependents, under the locks on their states.
 Writes: rows that wait for their first attempt take newer outcomes over; through alarm, what dependents are due for.
-Next:   evaluate queues what is due.
+Next:   evaluate queues the manifests that are due.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _lock_receivers(child_ids: Collection[int]) -> set[int]:
 
 
 def leave_notes(dues: Sequence[Due]) -> None:
-    """Leave notes for dependents whose states the caller may not wait for; their tokens are taken already."""
+    """Leave notes for dependents, as the caller may not wait for their states; their tokens are taken already."""
     rows = [
         {
             "child_id": due.child_id,
@@ -98,7 +98,7 @@ def look_again(manifest_ids: Sequence[int], *, ledger: TokenLedger, now: datetim
 
 
 def consume(*, now: datetime, limit: int = PAGE) -> int:
-    """Take all notes whose dependents are free, page by page; returns how many."""
+    """Take all notes to dependents with free states, page by page; returns how many."""
     taken, after = 0, 0
     while page := DueNote.objects.page(after=after, limit=limit):
         parts = in_parts(page, lambda part: _consume_part(part, now=now))
@@ -141,9 +141,9 @@ def apply(
     """Let dependents become due; the caller holds their states and has taken the tokens.
 
     A row that still waits for its first attempt takes the newer outcome over, and so does an item that is due already:
-    it then stands for the runs of both. Otherwise the outcome is kept until the manifest is free. Manifests whose open
-    item the caller has ``ended`` are armed with them, and ``idle`` are those of these that have none now. With
-    ``opens`` dependents that may run now are queued.
+    it then stands for the runs of both. Otherwise the outcome is kept until the manifest is free. Manifests with an
+    open item that the caller has ``ended`` are armed with them, and ``idle`` are those of these that have none now.
+    With ``opens`` dependents that may run now are queued.
     """
     by_child: dict[int, list[Due]] = defaultdict(list)
     for due in dues:
@@ -157,7 +157,7 @@ def apply(
     by_child = {id_: given for id_, given in by_child.items() if id_ not in strange}
     told = {id_: [due for due in given if due.parent_execution_id] for id_, given in by_child.items() if id_ in facts}
     news = {id_: outcomes for id_, outcomes in told.items() if outcomes}
-    # What is due already takes a newer outcome over; else a row that waits does.
+    # An item that is due already takes a newer outcome over; else a row that waits does.
     waiting = [id_ for id_ in news if facts[id_].open_item is OpenItem.QUEUED and not facts[id_].is_behind_parent]
     rows = WorkQueue.objects.lock_for_newer_outcome(waiting)
     moved = [_into_row(rows[id_], facts[id_], news[id_], ledger=ledger) for id_ in news if id_ in rows]
@@ -182,7 +182,7 @@ def apply(
 
 
 def _requests(due: Sequence[Facts], *, now: datetime) -> list[QueueRequest]:
-    """Requests for those that run for their parents' outcomes now; what a trigger asks for is left to the manager."""
+    """Requests for those that run for their parents' outcomes now; triggered ones are left to the manager."""
     decisions = {known.manifest_id: decide(known, now=now) for known in due}
     return [
         QueueRequest(manifest_id, Source.DEPENDENCY, decision.scheduled_for or now)

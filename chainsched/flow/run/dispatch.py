@@ -43,7 +43,7 @@ BATCH = 1000
 # A group that fills up within a batch hides the rows behind it; they are looked for again this often at most.
 MAX_LOOKS = 5
 HAS_ANOTHER = "its manifest has another execution under way, which only a change by hand can bring about"
-# What an execution has from its queue row as it is. Inputs may be large; none of this travels.
+# Columns that an execution gets from its queue row as they are. Inputs may be large; none of this travels.
 COPIED = (
     "manifest",
     "manifest_external_id",
@@ -123,7 +123,7 @@ def dispatch(
 
 
 def _dispatch(search: Search, *, now: datetime | None) -> Dispatched:
-    """Start what the search finds.
+    """Start the rows that the search finds.
 
     The time of the start is read after the choice, unless it is given: a process may stand still in between, and
     nothing should seem to start before what made room for it, or caused it, had ended.

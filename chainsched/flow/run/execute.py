@@ -81,7 +81,7 @@ def run_here(coroutine: Coroutine[Any, Any, Any]) -> Any:
 
 
 def execute_here(item: Claim) -> Outcome:
-    """Execute for a caller that goes on in this thread: what the job leaves open in a database is rolled back.
+    """Execute for a caller that goes on in this thread: transactions that the job leaves open are rolled back.
 
     The caller may stand in a transaction itself, as a test does. A job that left one open has failed, as in a worker.
     """

@@ -1,8 +1,8 @@
 """Part of the manager's turn: add up the notes to joins, and decide those that have waited long enough.
 
 Reads:  JoinNotes; JoinStates that are free, under their locks; the options and edges of the joins.
-Writes: JoinStates; the end of runs; DueNotes to joins that run; JoinNotes for what they no longer hold open.
-Next:   consume lets the joins that run become due; ``settle`` takes both by turns, and evaluate queues what is due.
+Writes: JoinStates; the end of runs; DueNotes to joins that run; JoinNotes to JoinStates that they no longer hold open.
+Next:   consume lets the joins that run become due; ``settle`` takes both by turns, and evaluate queues due manifests.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from chainsched.models.near import RUN_END
 logger = logging.getLogger(__name__)
 
 PAGE = 1000
-# A decision may let another join decide, over as many levels as a graph has; what comes later waits for the next turn.
+# A decision may let another join decide, over as many levels as a graph has; the rest waits for the next turn.
 MAX_ROUNDS = 100
 GONE = Join(is_gone=True)
 
@@ -124,8 +124,8 @@ def _close_or_reopen(
 ) -> dict[int, datetime | None]:
     """Close runs of which nothing is open; one with an item that came late is open again. Returns the changed ones.
 
-    What is open before a join that was decided early, or what comes late, holds no token of the run's end: therefore
-    the joins of the run are asked as well.
+    An item that is open before a join that was decided early, or that comes late, holds no token of the run's end:
+    therefore the joins of the run are asked as well.
     """
     changed: dict[int, datetime | None] = {}
     busy = JoinState.objects.busy_runs([state.run_id for state in ends if state.open == 0])
@@ -236,7 +236,7 @@ def _due(state: JoinState, tokens: Sequence[int], *, is_again: bool) -> Due:
 
 
 def _tell_ends(states: Sequence[JoinState], *, ledger: TokenLedger) -> None:
-    """Let runs look at their end again whose decided joins have something open before them, or nothing any more."""
+    """Let runs look at their end again if their decided joins have something open before them, or nothing any more."""
     decided = {state.run_id for state in states if state.outcome != JoinOutcome.WAITING}
     ends = JoinState.objects.filter(id_in(run=decided), join_id=RUN_END)
     ledger.tell(ends.values_list("id", flat=True) if decided else ())

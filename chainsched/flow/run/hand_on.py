@@ -34,7 +34,7 @@ class Ended:
     state: ExecutionState
     is_dead_lettered: bool
     item: Item
-    # What it would lead to was cancelled with it: joins count it, no dependent runs for it.
+    # The items that it would lead to were cancelled with it: joins count it, no dependent runs for it.
     is_tree_cancelled: bool = False
 
     def matches(self, condition: int) -> bool:
@@ -62,8 +62,8 @@ def load_edges(manifest_ids: Collection[int]) -> Edges:
 def hand_on(ended: Sequence[Ended], edges: Edges, *, ledger: TokenLedger) -> list[Due]:
     """Let joins count in all runs that these items stood for, give their tokens back, and return what becomes due.
 
-    The caller delivers that in the same transaction, so that nobody sees an item ended whose successors are not open
-    yet. It holds the states of what ended and of no other manifest.
+    The caller delivers that in the same transaction, so that no reader sees an item ended before its successors are
+    open. It holds the states of the manifests that ended, and of no others.
     """
     places = JoinState.objects.places(
         token for outcome in ended if outcome.manifest_id in edges for token in outcome.item.tokens

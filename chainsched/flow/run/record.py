@@ -2,7 +2,7 @@
 
 Reads:  rows in progress, and their outcomes.
 Writes: the manifests' states; retries; terminal states; statistics; dead letters; through hand_on notes; alarms.
-Next:   hand_on, in the same transaction; then the manager queues what is due.
+Next:   hand_on, in the same transaction; then the manager queues due manifests.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Recorded:
-    """What was written: the executions that ended, and of these the retried and dead-lettered.
+    """The answer of ``record``: the executions that ended, and of these the retried and dead-lettered.
 
     ``late`` are those that had ended already or belong to another process by now; ``unwritten`` those that could
     not be closed and that the caller should bring again.
@@ -111,7 +111,7 @@ def _record_part(
         if is_waiting and locks.is_lock_timeout(error):
             return _record_part(finished, by=by, now=now, is_waiting=False, opens=opens)
         if opens and is_about_rows(error):
-            # Perhaps a dependent cannot be queued: that is the manager's concern, and no fault of what ended.
+            # Perhaps a dependent cannot be queued: that is the manager's concern, and no fault of these executions.
             return _record_part(finished, by=by, now=now, is_waiting=is_waiting, opens=False)
         raise
     report_failures(finished, retried=recorded.retried, dead_lettered=recorded.dead_lettered)
@@ -201,9 +201,9 @@ def _begin_late_runs(final: Sequence[Verdict], *, ledger: TokenLedger, now: date
 
 
 def _record_unwritable(item: Finished, error: Exception, *, by: Process | None, now: datetime) -> Recorded:
-    """Close an execution whose result the database refused, with that refusal as its failure.
+    """Close an execution after the database refused its result, with that refusal as its failure.
 
-    One whose input cannot be handed on to the next attempt has a bad input, and no next attempt.
+    If its input cannot be handed on to the next attempt, it has a bad input, and no next attempt.
     """
     logger.error("The result of execution %d cannot be written: %s", item.execution_id, error)
     if isinstance(error, InvalidInput):
@@ -254,7 +254,7 @@ def _without_held(verdicts: Sequence[Verdict], *, now: datetime) -> tuple[list[V
     """The verdicts that can be written now, and the executions of the others.
 
     A one-time manifest is marked as done in its own row, which a call of the project may hold although it holds no
-    state of it: when it changes the depth of what is below another one.
+    state of it: when it changes the depth of the manifests below another.
     """
     done = _done_by(verdicts, now=now)
     held = done.difference(Manifest.objects.lock_free(done)) if done else set()
@@ -306,7 +306,7 @@ def _retry(verdicts: Sequence[Verdict], *, ledger: TokenLedger, now: datetime) -
 
 
 def _source_of_retry(execution: Attempt) -> Source:
-    """What a person asked for stays theirs, so that it also runs to its end on a disabled manifest."""
+    """Keep the source of a run that a person asked for, so that it also runs to its end on a disabled manifest."""
     past_disabled = {source.value: source for source in SOURCES_PAST_DISABLED}
     return past_disabled.get(execution.source, Source.RETRY)
 

@@ -100,6 +100,6 @@ def cancel_rows(row_ids: Collection[int], *, reason: str, ledger: TokenLedger) -
 
 
 def cancel_queued(manifest_ids: Collection[int], *, reason: str, ledger: TokenLedger) -> list[int]:
-    """Cancel the waiting rows of manifests, whose states the caller holds; returns those with a row that waited."""
+    """Cancel the waiting rows of manifests; returns those with a row that waited. The caller holds their states."""
     rows = dict(WorkQueue.objects.queued().filter(id_in(manifest=manifest_ids)).values_list("id", "manifest_id"))
     return [rows[id_] or 0 for id_ in cancel_rows(rows, reason=reason, ledger=ledger)]

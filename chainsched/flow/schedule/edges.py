@@ -74,7 +74,7 @@ def follow_removal(parent_ids: Collection[int], *, orphan_ids: Collection[int]) 
 
 
 def find_wrong_members() -> dict[int, tuple[set[int], set[int]]]:
-    """The fan-ins whose members differ from what the graph says: the stored members, and the right ones."""
+    """The fan-ins with wrong members: the stored ones, and the right ones by the graph."""
     wrong = {}
     for fan_in in _fan_ins(None):
         stored = set(_load([fan_in.join_id], is_derived=True).get(fan_in.join_id, {}))

@@ -1,6 +1,6 @@
 """Part of seed and remove: which joins each manifest leads to first. Derived from the edges.
 
-Reads:  the edges and joins ahead of manifests whose edges changed; the caller holds the lock on the graph.
+Reads:  the edges and joins ahead of manifests with changed edges; the caller holds the lock on the graph.
 Writes: Near rows, from the lowest manifests up to the next joins.
 Next:   items that are opened from now on take the tokens of these joins.
 """
@@ -22,7 +22,7 @@ Joins = Mapping[int, set[int]]
 def refresh_near(manifest_ids: Collection[int]) -> None:
     """Rewrite the joins ahead of these manifests, and of those above them as far as something changes.
 
-    The deepest first: what is plain leads where its children lead. A join is where the way of those above it ends.
+    The deepest first: a plain manifest leads where its children lead. A join is where the way of those above it ends.
     """
     waiting: dict[int, set[int]] = defaultdict(set)
     _put(waiting, manifest_ids)
@@ -33,7 +33,7 @@ def refresh_near(manifest_ids: Collection[int]) -> None:
 
 
 def find_wrong() -> dict[int, tuple[set[int], set[int]]]:
-    """The manifests whose stored joins ahead are wrong: the stored ones, and the right ones by all edges."""
+    """The manifests with wrong joins ahead: the stored ones, and the right ones by all edges."""
     children: dict[int, list[int]] = defaultdict(list)
     for parent_id, child_id in Dependency.objects.order_by().values_list("parent_id", "child_id"):
         children[parent_id].append(child_id)

@@ -22,8 +22,8 @@ def set_parent_marks(manifest_ids: Sequence[int], *, is_new_parent: bool = True)
     """Make a dependent that is new, or has a new parent, due if that parent succeeded after its own last success.
 
     A one-time dependent waits for a later outcome, and a join for the next run. Only here are times compared; from
-    then on execution numbers are. The caller has locked the states of these manifests and of their parents. What a join
-    is due for when it gets other parents, and a dependent when it becomes a join, ends as it was opened.
+    then on execution numbers are. The caller has locked the states of these manifests and of their parents. The item
+    that a join is due for when it gets other parents, and a dependent when it becomes a join, ends as it was opened.
     """
     for part in chunks(manifest_ids):
         going_on = _due_as_joins(part) if is_new_parent else set(part)
@@ -50,7 +50,7 @@ def _due_as_joins(manifest_ids: Sequence[int]) -> set[int]:
 
 
 def _stays_due(numbers: Mapping[str, Any] | None) -> bool:
-    """Whether what a manifest is due for stays; that of a join, which has no numbers here, does."""
+    """Whether the item that a manifest is due for stays; that of a join, which has no numbers here, does."""
     return numbers is None or numbers["due_execution"] > numbers["covered_execution"]
 
 

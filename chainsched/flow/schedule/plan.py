@@ -114,7 +114,7 @@ class Plan:
         return bool(is_one_time) and bool({"is_one_time", "done_at"} & columns.keys())
 
     def _stays_join(self, external_id: str) -> bool:
-        """Whether a stored join is one afterwards: what it is due for in its runs stays, whatever its edges are."""
+        """Whether a stored join stays one: the item that it is due for in its runs stays, regardless of its edges."""
         return bool(self.stored[external_id]["is_join"]) and "is_join" not in self.changed[external_id]
 
     @property
@@ -129,7 +129,7 @@ def plan(schedules: Schedules) -> Plan:
 
 
 def plan_expanded(expanded: Expanded) -> Plan:
-    """The same for declarations whose batches are expanded already."""
+    """The same for declarations with batches that are expanded already."""
     made = plan_rows(expanded.declarations, origin=Origin(get_config().owner, is_declared=True))
     retired, warnings = _find_retired(expanded, made.origin)
     return _with_retired(made, retired, warnings)

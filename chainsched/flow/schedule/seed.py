@@ -160,7 +160,7 @@ def _until_settled(
 
 
 def _plan_under_locks(make_plan: Callable[[], Plan], *, holds_graph: bool) -> Plan:
-    """A plan whose rows no other transaction can change any more: they are locked, and then it is made again.
+    """A plan of rows that no other transaction can change any more: they are locked, and then it is made again.
 
     A declaration writes the columns that differ from the stored ones, so that two that were planned by the same stored
     row would leave a mixture of both.
@@ -218,7 +218,7 @@ def _creates_dependents(made: Plan) -> bool:
 
 
 def _touched_ids(made: Plan) -> set[int]:
-    """The manifests whose states may be read or written."""
+    """The manifests with a state that this plan may read or write."""
     own = _ids_in(made, [*made.changed, *made.retired])
     return {*own, *_parent_ids(made), *_members_of(_switched_groups(made))}
 

@@ -93,7 +93,7 @@ def _by_group(made: Plan, *, style: Style) -> dict[str, list[str]]:
 
 
 def _kind(row: Any) -> str:
-    """The schedule type; of a join that it is one, and over what a fan-in waits."""
+    """The schedule type; of a join that it is one, and of a fan-in which members it waits for."""
     if not row["is_join"]:
         return str(row["schedule_type"])
     return f"fan-in over {row['fan_in']}" if row["fan_in"] else "join"
