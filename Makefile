@@ -3,12 +3,14 @@
 PYTHON ?= python3
 VENV := .venv
 DOCS_VENV := .venv-docs
+PEERS_VENV := .venv-peers
+PEERS := floor pgqueuer chancy procrastinate django-tasks-db celery dramatiq huey
 BIN := $(VENV)/bin
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help test browser screenshots demo bench memory chaos docs format clean
+.PHONY: help test browser screenshots demo bench measure memory chaos docs format clean
 
 help: ## list the commands
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -44,11 +46,15 @@ screenshots: $(VENV)/test.stamp ## take the screenshots of the documentation aga
 demo: $(VENV)/demo.stamp ## run the example project; FOR=30 ends it after 30 seconds
 	@$(BIN)/python -m example_project.demo $(if $(FOR),--for $(FOR))
 
-bench: $(VENV)/bench.stamp ## compare seeding with bulk_create and jobs with Procrastinate, and measure the stages; COUNT=5000 for fewer
+bench: $(VENV)/bench.stamp ## compare with other job queues, which may need a Redis; TINY=1, COUNT=, ROUNDS=, ONLY=name,name, JSON=path
+	@$(MAKE) --no-print-directory $(PEERS_VENV)/peers.stamp || printf '\n!!!!! NOT INSTALLED: $(PEERS_VENV)\n\n'
+	@$(BIN)/python -m tests.postgres --durable -- $(BIN)/python -m bench.compare $(if $(TINY),--tiny) \
+		$(foreach name,COUNT ROUNDS ONLY JSON,$(call chosen,$(name)))
+
+measure: $(VENV)/bench.stamp ## compare seeding with bulk_create, and measure the stages and graphs; COUNT=5000 for fewer
 	@$(BIN)/python -m tests.postgres -- $(BIN)/python -m bench.seeding $(COUNT)
 	@$(BIN)/python -m tests.postgres --durable -- $(BIN)/python -m bench.stages $(if $(COUNT),--count $(COUNT))
 	@$(BIN)/python -m tests.postgres --durable -- $(BIN)/python -m bench.graphs $(if $(COUNT),--count $(COUNT))
-	@$(BIN)/python -m tests.postgres --durable -- $(BIN)/python -m bench.throughput $(if $(COUNT),--count $(COUNT))
 
 memory: $(VENV)/bench.stamp ## watch the memory of a scheduler and its children over 50,000 jobs, which must stay flat; COUNT=5000 for fewer
 	@$(BIN)/python -m tests.postgres -- $(BIN)/python -m bench.memory $(COUNT)
@@ -74,6 +80,12 @@ $(VENV)/test.stamp: pyproject.toml | $(VENV)/pip.stamp
 $(VENV)/bench.stamp: pyproject.toml | $(VENV)/pip.stamp
 	$(BIN)/python -m pip install --quiet -e '.[postgres]' --group bench
 	@touch $@
+
+# If they cannot be installed together, those that can be are installed one by one; the next make tries again.
+$(PEERS_VENV)/peers.stamp: pyproject.toml | $(PEERS_VENV)/pip.stamp
+	@if $(PEERS_VENV)/bin/python -m pip install --quiet --group peers; then touch $@; else for peer in $(PEERS); do \
+		$(PEERS_VENV)/bin/python -m pip install --quiet --group peer-$$peer || \
+		printf '\n!!!!! NOT INSTALLED: %s\n\n' $$peer; done; fi
 
 $(VENV)/demo.stamp: pyproject.toml | $(VENV)/pip.stamp
 	$(BIN)/python -m pip install --quiet -e '.[postgres]'

@@ -5,17 +5,15 @@ python -m tests.postgres -- python -m bench.memory [COUNT]
 
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
-from django.test.utils import setup_databases, teardown_databases
+from bench.contestants import TRIGGER
+from bench.installed import Installed, Work
+from bench.processes import end_in_order
+from bench.server import Server
 
-from bench.processes import running
-from bench.throughput import Chainsched
-
-SCHEDULER = ("run_scheduler", "--processes", "2")
 MEGABYTE = 1024 * 1024
 PAGE_SIZE = 4096
 SAMPLES = 20
@@ -25,14 +23,16 @@ TOLERANCE = 1.05
 
 def main(count: int) -> int:
     """Run the jobs, print the memory of the processes during the run, and return 1 if it did not stay flat."""
-    databases = setup_databases(verbosity=0, interactive=False)
+    end_in_order()
+    server = Server()
     try:
-        contestant = Chainsched()
-        contestant.prepare(count)
-        with tempfile.TemporaryFile() as log, running(SCHEDULER, log=log) as scheduler:
-            samples = _watch(contestant, scheduler.pid, count)
+        with tempfile.TemporaryDirectory() as folder:
+            installed = Installed(TRIGGER, server=server, folder=Path(folder))
+            installed.ask("fill", count)
+            with installed.working() as work:
+                samples = _watch(work, count)
     finally:
-        teardown_databases(databases, verbosity=0)
+        server.remove()
     growth = [_growth(series) for series in zip(*samples, strict=True)]
     print(f"last quarter / second quarter: supervisor {growth[0]:.3f}, largest child {growth[1]:.3f}")
     return 0 if max(growth) <= TOLERANCE else 1
@@ -43,17 +43,17 @@ def _growth(series: Sequence[float]) -> float:
     return median(series[-quarter:]) / median(series[quarter : 2 * quarter])
 
 
-def _watch(contestant: Chainsched, pid: int, count: int) -> list[tuple[float, float]]:
+def _watch(work: Work, count: int) -> list[tuple[float, float]]:
     """Samples of the memory of the supervisor and of its largest child."""
     samples = []
+    marks, (pid,) = work.installed.marks, work.pids
     print(f"{'jobs':>8} {'supervisor':>12} {'children':>24}  (MB)")
     for number in range(1, SAMPLES + 1):
-        while contestant.finished() < count * number // SAMPLES:
-            time.sleep(0.05)
+        work.wait_for_jobs(count * number // SAMPLES)
         supervisor, children = _memory_of(pid), [_memory_of(child) for child in _jobs_below(pid)]
         samples.append((supervisor, max(children, default=0.0)))
         listed = " ".join(f"{held:7.1f}" for held in children)
-        print(f"{contestant.finished():>8,} {supervisor:>12.1f} {listed:>24}")
+        print(f"{marks.count:>8,} {supervisor:>12.1f} {listed:>24}")
     return samples
 
 

@@ -3,44 +3,76 @@
 import os
 import signal
 import subprocess
-import sys
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
-from urllib.parse import quote, urlencode
+from types import FrameType
+from typing import IO, NoReturn
 
-from django.db import connection
+from tests.postgres import on_signals
 
 ROOT = Path(__file__).parents[1]
 TICKS = os.sysconf("SC_CLK_TCK")
-PATIENCE = 60
+PATIENCE = 30
+
+
+def end_in_order() -> None:
+    """Let what asks for an end unwind the stack, so that no process is left running."""
+    on_signals(_exit)
+
+
+def _exit(number: int, _frame: FrameType | None) -> NoReturn:
+    on_signals(signal.SIG_IGN)
+    raise SystemExit(128 + number)
 
 
 @contextmanager
-def running(command: Sequence[str], *, log: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
-    """``manage.py`` with these arguments on the bench's database, until the block ends."""
-    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "bench.settings", "CHAINSCHED_TEST_DATABASE_URL": _url()}
-    arguments = [sys.executable, "manage.py", *command]
-    process = subprocess.Popen(arguments, cwd=ROOT, env=environment, stdout=log, stderr=log)  # noqa: S603 - our own
+def running(
+    commands: Sequence[Sequence[str]], *, environment: Mapping[str, str], log: IO[bytes]
+) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """These commands, each in a session of its own, until the block ends."""
+    processes: list[subprocess.Popen[bytes]] = []
     try:
-        yield process
+        for command in commands:
+            processes.append(_start(command, environment=environment, log=log))  # noqa: PERF401 - stops those it has
+        yield processes
     finally:
-        process.send_signal(signal.SIGTERM)
+        for process in processes:
+            process.send_signal(signal.SIGTERM)
+        for process in processes:
+            _end(process)
+
+
+def _start(command: Sequence[str], *, environment: Mapping[str, str], log: IO[bytes]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(  # noqa: S603 - our own commands
+        command,
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+    )
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Wait for its end, and kill what is left of its session."""
+    try:
         process.wait(PATIENCE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
 
 
 def cpu_of(pids: Sequence[int]) -> float:
     """The CPU seconds that these processes, all below them, and those of them that ended have used."""
     family = _with_descendants(pids)
     return sum(sum(map(int, _stat(pid)[11:15])) for pid in family) / TICKS
-
-
-def postmaster() -> int:
-    """The pid of the server, as the parent of our backend."""
-    connection.ensure_connection()
-    return int(_stat(connection.connection.info.backend_pid)[1])
 
 
 def _with_descendants(pids: Sequence[int]) -> set[int]:
@@ -62,11 +94,3 @@ def _stat(pid: int) -> list[str]:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return []
-
-
-def _url() -> str:
-    database = connection.settings_dict
-    host = urlencode({"host": database["HOST"]}) if database["HOST"] else ""
-    port = f":{database['PORT']}" if database["PORT"] else ""
-    password = f":{quote(database['PASSWORD'])}" if database["PASSWORD"] else ""
-    return f"postgresql://{database['USER']}{password}@{port}/{database['NAME']}?{host}"
