@@ -137,17 +137,6 @@ def find_idle(rivals: Iterable[Rival], *, knows: Collection[str], active: Active
     return Idle(names, slots)
 
 
-def leave_places(first: Candidate, rivals: Iterable[Candidate], *, room: Room) -> int:
-    """Leave places to rows of other processes that come before the first row of this one; returns how many.
-
-    Otherwise a process that frees a place would take it again before another could, regardless of priorities.
-    """
-    ahead = [rival for rival in rivals if rival.place < first.place]
-    for rival in ahead:
-        room.take(rival.group_id)
-    return len(ahead)
-
-
 def advance_turns(present: Mapping[int, int], *, started: Iterable[tuple[int, int]]) -> dict[int, int]:
     """The turns that are reached when rows of these (priority, turn) have started; they only grow."""
     reached = dict(present)

@@ -80,11 +80,25 @@ class WorkQueueQuerySet(models.QuerySet["WorkQueue"]):
             return _ANY_READY.value(now=now) is not None
         return _ANY_READY_OF.value(now=now, names=workflows) is not None
 
-    def next_of(
-        self, workflows: Collection[str], *, full_groups: Collection[int], now: datetime, limit: int
+    def first_of(self, workflows: Collection[str], *, full_groups: Collection[int], now: datetime) -> Candidate | None:
+        """The first ready row of these workflows outside of these groups, without a lock."""
+        found = _FIRST_OF.rows(now=now, names=workflows, full=full_groups, limit=1)
+        return Candidate(*found[0]) if found else None
+
+    def before(
+        self,
+        first: Candidate,
+        *,
+        workflows: Collection[str],
+        full_groups: Collection[int],
+        now: datetime,
+        limit: int,
     ) -> list[Candidate]:
-        """The next ready rows of these workflows outside of these groups, without a lock."""
-        return [Candidate(*row) for row in _NEXT_OF.rows(now=now, names=workflows, full=full_groups, limit=limit)]
+        """The same for the rows that come before this one, up to so many: only those are read."""
+        given = {"now": now, "names": workflows, "full": full_groups, "limit": limit, "priority": first.priority}
+        higher = _OF_HIGHER_PRIORITY.rows(**given)
+        rows = higher if len(higher) >= limit else [*higher, *_OF_EARLIER_TURN.rows(**given, turn=first.turn)]
+        return [row for row in (Candidate(*columns) for columns in rows) if row.place < first.place][:limit]
 
     def ahead_of(self, row: WorkQueue) -> WorkQueueQuerySet:
         """The rows that come before this one in the order of dispatch."""
@@ -296,16 +310,26 @@ _ANY_READY = CompiledQuery(lambda: WorkQueue.objects.ready(NOW).values_list("id"
 _ANY_READY_OF = CompiledQuery(
     lambda: WorkQueue.objects.ready(NOW).filter(name_in(workflow=Names())).in_order().values_list("id"), has_limit=True
 )
-_NEXT_OF = CompiledQuery(
-    lambda: (
-        WorkQueue.objects.ready(NOW)
-        .filter(name_in(workflow=Names()))
-        .exclude(id_in(group=Ids("full", may_be_empty=True)), group__isnull=False)
-        .in_order()
-        .values_list("id", "group_id", "turn", "priority")
-    ),
-    has_limit=True,
-)
+
+
+def _candidates(*conditions: Q) -> CompiledQuery:
+    """Ready rows of workflows outside of groups, in order, by the facts that decide their place."""
+    return CompiledQuery(
+        lambda: (
+            WorkQueue.objects.ready(NOW)
+            .filter(*conditions, name_in(workflow=Names()))
+            .exclude(id_in(group=Ids("full", may_be_empty=True)), group__isnull=False)
+            .in_order()
+            .values_list("id", "group_id", "turn", "priority")
+        ),
+        has_limit=True,
+    )
+
+
+OWN_PRIORITY, OWN_TURN = Parameter("priority", PRIORITY), Parameter("turn", GROUP_ID)
+_FIRST_OF = _candidates()
+_OF_HIGHER_PRIORITY = _candidates(Q(priority__gt=OWN_PRIORITY))
+_OF_EARLIER_TURN = _candidates(Q(priority=OWN_PRIORITY, turn__lte=OWN_TURN))
 _NEXT_NOT_BEFORE = CompiledQuery(
     lambda: (
         WorkQueue.objects.queued()

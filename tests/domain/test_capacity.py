@@ -20,7 +20,6 @@ from chainsched.domain.capacity import (
     assign_turns,
     effective_priority,
     find_idle,
-    leave_places,
     room,
 )
 
@@ -124,28 +123,6 @@ def test_the_idle_slots_of_a_rival_are_those_in_which_nothing_runs(by_process, e
 
 def test_a_rival_that_knows_no_other_names_is_none():
     assert find_idle([RIVAL], knows=["shared", "theirs"], active=Active()) == Idle()
-
-
-def candidate(row_id, *, priority=0, turn=0, group_id=A):
-    return Candidate(row_id, group_id, turn, priority)
-
-
-@pytest.mark.parametrize(
-    ("rivals", "left"),
-    [
-        pytest.param([candidate(9, priority=1)], 0, id="a higher priority comes first"),
-        pytest.param([candidate(9, priority=1), candidate(10, priority=1)], -1, id="and so do two"),
-        pytest.param([candidate(9, turn=0)], 0, id="an earlier turn comes first"),
-        pytest.param([candidate(9, turn=2)], 1, id="a later turn does not"),
-        pytest.param([candidate(1, turn=1)], 0, id="in one turn the older row comes first"),
-        pytest.param([], 1, id="there is none"),
-    ],
-)
-def test_places_are_left_to_rows_of_others_that_come_first(rivals, left):
-    own = candidate(5, turn=1)
-    places = Room(total=1, groups={A: 1})
-    leave_places(own, rivals, room=places)
-    assert (places.total, places.groups[A]) == (left, left)
 
 
 def test_with_fewer_places_than_slots_nothing_is_taken_ahead():

@@ -8,7 +8,6 @@ Next:   execute, in the process that took them; or a task server that they are s
 
 from __future__ import annotations
 
-import functools
 import logging
 import math
 from collections.abc import Collection, Sequence
@@ -25,7 +24,7 @@ from chainsched.db import bulk, locks
 from chainsched.db.clock import database_now
 from chainsched.db.locks import Patience
 from chainsched.db.notify import WORKER
-from chainsched.domain.capacity import Active, Candidate, Room, admit, advance_turns, find_idle, leave_places, room
+from chainsched.domain.capacity import Active, Candidate, Room, admit, advance_turns, find_idle, room
 from chainsched.domain.items import Item
 from chainsched.domain.run_context import Claim
 from chainsched.domain.states import ExecutionState, QueueStatus
@@ -267,9 +266,15 @@ def _leave_places(left: Room, search: Search, active: Active, *, now: datetime) 
     idle = find_idle(rivals, knows=search.workflows, active=active)
     if not idle.slots:
         return
-    places = functools.partial(WorkQueue.objects.next_of, full_groups=left.full_groups, now=now)
-    own = places(search.workflows, limit=1)
-    if own and leave_places(own[0], places(idle.workflows, limit=idle.slots), room=left):
+    first = WorkQueue.objects.first_of(search.workflows, full_groups=left.full_groups, now=now)
+    if first is None:
+        return
+    ahead = WorkQueue.objects.before(
+        first, workflows=idle.workflows, full_groups=left.full_groups, now=now, limit=idle.slots
+    )
+    for rival in ahead:
+        left.take(rival.group_id)
+    if ahead:
         wake(WORKER)
 
 

@@ -3,9 +3,11 @@
 from datetime import timedelta
 
 import pytest
-from django.db import OperationalError
+from django.db import OperationalError, connection
+from django.test.utils import CaptureQueriesContext
 
 from chainsched.db import notify
+from chainsched.domain.capacity import Candidate
 from chainsched.flow.operate import take as module
 from chainsched.flow.operate.take import Taken, take
 from chainsched.flow.run import dispatch as dispatching
@@ -47,6 +49,36 @@ def end_one(process):
     """One job of this process ends."""
     ended = Metadata.objects.in_progress().filter(process=process).order_by("id").first()
     Metadata.objects.filter(id=ended.id).update(state="completed", ended_at=NOW)
+
+
+def candidate(row):
+    return Candidate(row.id, row.group_id, row.turn, row.priority)
+
+
+@pytest.mark.parametrize(
+    ("places", "expected"),
+    [
+        pytest.param([(1, 9), (0, 0), (0, 5), (31, 2)], [(31, 2), (1, 9), (0, 0)], id="higher priorities, then turns"),
+        pytest.param([(0, 1), (0, 1), (0, 2)], [(0, 1)], id="in one turn the older row"),
+        pytest.param([], [], id="none"),
+    ],
+)
+def test_the_rows_before_one_are_found(places, expected):
+    rows = [queue("other", 1, priority=priority, first_turn=turn) for priority, turn in places[:1]]
+    (own,) = queue("own", 1, first_turn=1)
+    rows += [queue("other", 1, priority=priority, first_turn=turn) for priority, turn in places[1:]]
+    found = WorkQueue.objects.before(candidate(own), workflows=["other"], full_groups=[], now=NOW, limit=5)
+    assert [(row.priority, row.turn) for row in found] == expected
+    assert WorkQueue.objects.first_of(["own"], full_groups=[], now=NOW) == candidate(own)
+
+
+def test_rows_behind_a_row_are_not_read():
+    (own,) = queue("own", 1)
+    other = queue("other", 3, first_turn=2)
+    with CaptureQueriesContext(connection) as captured:
+        assert not WorkQueue.objects.before(candidate(own), workflows=["other"], full_groups=[], now=NOW, limit=5)
+    assert len(captured) == 2
+    assert len(other) == 3
 
 
 class TestSharedLimits:
