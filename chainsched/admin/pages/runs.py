@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from django.contrib import admin
-from django.db.models import CharField, Count, F, Value
+from django.db.models import CharField, Count, Value
 from django.http import HttpRequest
 
 from chainsched.admin.kit import display
@@ -174,14 +174,24 @@ class RunPage(Verbs, FoundByManifest, OperatingPage):
 
 
 def _load_open_work(run: GraphRun) -> list[tuple[str, str]]:
-    """The open items that a run waits for, by name and state: running or pending, queued, due."""
-    active = Metadata.objects.of_run(run.pk).active().order_by().values_list("manifest_external_id", "state")
-    waiting = WorkQueue.objects.queued().filter(run=run.pk, has_tokens=True)
-    queued = waiting.order_by().values_list("manifest_external_id", "status")
-    due = ManifestState.objects.filter(due_run=run.pk, due_has_tokens=True).order_by()
-    named = due.values_list(F("manifest__external_id"), Value("due", output_field=CharField()))
+    """The open items that a run waits for, by name and state: running or pending, queued, due; the oldest first."""
+    active = Metadata.objects.of_run(run.pk).active()
+    queued = WorkQueue.objects.queued().filter(run=run.pk, has_tokens=True)
+    due = ManifestState.objects.filter(due_run=run.pk, due_has_tokens=True)
+    kinds: list[Any] = [
+        rows.order_by().annotate(kind=Value(kind)).values_list(name, state, "kind", "pk")
+        for kind, (rows, name, state) in enumerate(
+            (
+                (active, "manifest_external_id", "state"),
+                (queued, "manifest_external_id", "status"),
+                (due, "manifest__external_id", Value("due", output_field=CharField())),
+            )
+        )
+    ]
+    first, *others = kinds
+    found = first.union(*others, all=True).order_by("kind", "pk")[: MAX_OPEN + 1]
     shared = [(work.external_id, work.standing) for work in find_shared_work(run, limit=MAX_OPEN + 1)]
-    return [*active.union(queued, named, all=True)[: MAX_OPEN + 1], *shared]
+    return [*((name, state) for name, state, *_ in found), *shared]
 
 
 def _names(missing: Iterable[Missing]) -> list[str]:
