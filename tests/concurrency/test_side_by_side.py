@@ -1,5 +1,6 @@
 """Loops and processes side by side on real connections: nothing doubled, nothing lost, limits exact."""
 
+import functools
 from collections import Counter
 from typing import Any
 
@@ -15,6 +16,7 @@ from chainsched.domain import outcomes
 from chainsched.domain.joins import JoinOutcome
 from chainsched.domain.outcomes import Finished
 from chainsched.domain.states import BulkDecisionStatus, BulkDecisionVerb, ExecutionState
+from chainsched.exceptions import LimitExceeded
 from chainsched.flow.maintain.recall import give_back
 from chainsched.flow.operate.bulk_decisions import carry_out, request_bulk_decision
 from chainsched.flow.run.claim import claim, note_progress
@@ -350,3 +352,19 @@ def test_a_dispatcher_that_freezes_in_its_turn_is_replaced(monkeypatch):
         frozen.close()
     with transact():
         assert NamedLock.objects.hold(DISPATCH, now=NOW).turns == {"0": 1}
+
+
+def test_children_that_are_added_at_once_stay_within_the_limit(settings):
+    settings.CHAINSCHED = {**settings.CHAINSCHED, "MAX_FAN_OUT": 3}
+    Manifest.objects.schedule(workflows.ping, "parent", None, None)
+
+    def add(number: int) -> bool:
+        try:
+            Manifest.objects.schedule_child(workflows.ping, f"child-{number}", None, parent="parent")
+        except LimitExceeded:
+            return False
+        return True
+
+    added = at_once(*(functools.partial(add, number) for number in range(6)))
+    assert sum(added) == 3
+    assert manifest("parent").dependents.count() == 3
