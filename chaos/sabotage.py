@@ -11,10 +11,12 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from django.db import connection, connections
 
+from chainsched.conf import get_config
 from chainsched.db import audit_guard, bulk
 from chainsched.domain import joins, outcomes
 from chainsched.domain.due import Facts
@@ -37,6 +39,7 @@ from chainsched.runtime.workers.child_main import ChildProcess
 from chainsched.runtime.workers.fork_server import _ForkServerProcess
 from chainsched.runtime.workers.protocol import CHUNK, Decoder
 from chainsched.runtime.workers.timeouts import Timeouts
+from chainsched.runtime.workers.worker import Worker
 
 MOMENT = 0.3
 HOUR = 3600
@@ -233,6 +236,16 @@ def return_running_jobs() -> None:
         return real(self, process, known=())
 
     _patch(MetadataQuerySet, "unknown_to", know_nothing)
+    look = Worker._return_unknown_claims
+
+    def doubt_all(self: Worker, now: datetime) -> None:
+        """Take all that it has for taken in a transaction without an answer, once in the length of a lease."""
+        since = self._claims_checked_at or now
+        if (now - since).total_seconds() >= get_config().process_expiry:
+            self._claims_checked_at, self._is_claim_uncertain = now, True
+        look(self, now)
+
+    _patch(Worker, "_return_unknown_claims", doubt_all)
 
 
 def forget_activations() -> None:
