@@ -41,7 +41,11 @@ def most_at_once(evidence: Evidence) -> dict[str, list[int | None]]:
 
 
 def resumed_after(evidence: Evidence) -> list[float]:
-    """How long after each return of the database the next job began, if one did."""
-    begun = sorted(run.began for run in evidence.runs)
-    later = [[began - at for began in begun if began >= at] for at in evidence.returned_at]
-    return [round(gaps[0], 2) for gaps in later if gaps]
+    """How long after each return of the database the next job began, if one did before the database was away again."""
+    begun, returns = sorted(run.began for run in evidence.runs), sorted(evidence.returned_at)
+    resumed = {at: next((began for began in begun if began >= at), None) for at in returns}
+    return [
+        round(began - at, 2)
+        for at, began in resumed.items()
+        if began is not None and not any(at < later <= began for later in returns)
+    ]

@@ -406,6 +406,11 @@ NOTICED = [
     pytest.param("no process is left over", held(left_over=["process 7: worker"]), id="a child without a supervisor"),
     pytest.param("work resumes", held(runs=[run(1, begin=20.0, end=21.0)], returned_at=[1.0]), id="a late return"),
     pytest.param("work resumes", held(returned_at=[5.0], is_quiet=False), id="a return after which nothing went on"),
+    pytest.param(
+        "work resumes",
+        held(runs=[run(1, begin=40.0, end=41.0)], returned_at=[1.0, 20.0]),
+        id="a late return after another",
+    ),
     pytest.param("work goes on", held(held_up=["job was due for 6 s, while receivers blocked"]), id="a blocked loop"),
     pytest.param("work goes on", held(happened={"hold": 2}), id="a fault at the end of which nobody looked"),
     pytest.param("signals are sent once", held(heard=[ENDED, Heard("execution_ended", 1, 8)]), id="a second signal"),
@@ -629,3 +634,9 @@ def test_the_most_runs_at_once_are_counted():
 def test_the_time_until_work_resumed_is_measured():
     given = held(runs=[run(1, begin=3.0), run(2, begin=9.0)], returned_at=[1.0, 5.0, 20.0])
     assert figures.resumed_after(given) == [2.0, 4.0]
+
+
+def test_a_return_before_another_one_is_not_judged():
+    """The database was away again before a job could begin."""
+    evidence = held(runs=[run(1, begin=40.0, end=41.0)], returned_at=[1.0, 20.0, 39.0])
+    assert figures.resumed_after(evidence) == [1.0]
