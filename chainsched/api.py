@@ -29,6 +29,7 @@ from chainsched.domain.declarations import (
 )
 from chainsched.domain.inputs import OWN_INPUT, readable
 from chainsched.domain.results import Ancestry, Answer, Cancelled, Explanation, Health, Resolved, RunReport
+from chainsched.domain.routing import check_queue
 from chainsched.domain.schedules import Once, Schedule
 from chainsched.domain.states import BulkDecisionVerb
 from chainsched.exceptions import InvalidInput, UnknownExecution, UnknownManifest, UnknownRow
@@ -60,7 +61,7 @@ from chainsched.models import BulkDecision, DeadLetter, GraphRun, Manifest, Mani
 from chainsched.models.model_methods import ON_REQUEST
 from chainsched.models.run_reports import describe_run as load_run_report
 from chainsched.registry import WorkflowRef, registry
-from chainsched.servers import get_server, known_workflows
+from chainsched.servers import get_server, known_pools
 
 logger = logging.getLogger(__name__)
 
@@ -275,13 +276,13 @@ def explain(manifest: Manifest) -> Explanation:
     """Why a manifest is or is not running now, by the rules that the loops use."""
     now = database_now()
     _check_exists(manifest)
-    return explain_manifest(manifest.id, workflows=known_workflows(now=now), now=now)
+    return explain_manifest(manifest.id, pools=known_pools(now=now), now=now)
 
 
 def health() -> Health:
     """Whether loops turn and processes live, by the database's clock."""
     now = database_now()
-    return check_health(workflows=get_server().known_workflows(now=now), now=now)
+    return check_health(pools=get_server().pools(now=now), now=now)
 
 
 def enable(manifest: Manifest) -> bool:
@@ -306,8 +307,11 @@ def disable_group(group: ManifestGroup) -> bool:
     return _log(switch.disable_group(group.pk, now=database_now()), "Group %s was disabled.", group)
 
 
-def set_limits(group: ManifestGroup, *, max_active_jobs: int | None, priority: int) -> bool:
-    """Set a group's limit, None for none, and its priority; rows that wait move. False if nothing changed."""
+def set_limits(group: ManifestGroup, *, max_active_jobs: int | None, priority: int, queue: str | None = None) -> bool:
+    """Set a group's limit, None for none, its priority and, if given, its queue, an empty name for none of its own.
+
+    Rows that wait move. False if nothing changed.
+    """
     if max_active_jobs is not None and not _is_number(max_active_jobs, low=1, high=MAX_COUNT):
         raise InvalidInput(
             f"A limit of {max_active_jobs!r:.60} is none; give a whole number from 1 to {MAX_COUNT}, or None for no "
@@ -315,8 +319,17 @@ def set_limits(group: ManifestGroup, *, max_active_jobs: int | None, priority: i
         )
     if not _is_number(priority, low=0, high=MAX_PRIORITY):
         raise InvalidInput(f"A priority of {priority!r:.60} does not exist; give 0 to {MAX_PRIORITY}.")
-    changed = set_group_limits(group.pk, max_active_jobs=max_active_jobs, priority=priority)
+    if queue:
+        _check_queue(queue)
+    changed = set_group_limits(group.pk, max_active_jobs=max_active_jobs, priority=priority, queue=queue)
     return _log(changed, "The limits of group %s were changed.", group)
+
+
+def _check_queue(queue: str) -> None:
+    try:
+        check_queue(queue)
+    except ValueError as error:
+        raise InvalidInput(f"The name of a queue {error}; {queue!r:.60} is none.") from error
 
 
 def cancel(manifest: Manifest, *, reason: str = ON_REQUEST) -> Cancelled:
@@ -423,7 +436,7 @@ def bring_forward(row: WorkQueue) -> bool:
 def explain_row(row: WorkQueue) -> Explanation:
     """Why a row of the queue waits, checked in the order of dispatch; or that it waits no longer."""
     now = database_now()
-    return explain_waiting(row, workflows=known_workflows(now=now), now=now)
+    return explain_waiting(row, pools=known_pools(now=now), now=now)
 
 
 def remove(manifests: Iterable[int]) -> tuple[int, dict[str, int]]:

@@ -107,7 +107,7 @@ TARGETS = {
             api.find_group,
             "The group's name.",
             lambda group: str(group.name),
-            _columns("is_enabled", "max_active_jobs", "priority"),
+            _columns("is_enabled", "max_active_jobs", "priority", "queue"),
         ),
         Target(
             "execution",
@@ -254,7 +254,7 @@ def _why_none_starts(group: ManifestGroup) -> str:
 
 def _set_limits(group: ManifestGroup, instruction: Instruction) -> OperationResult:
     """Questions without an answer leave the value as it is."""
-    current = {"max_active_jobs": group.max_active_jobs, "priority": group.priority}
+    current = {"max_active_jobs": group.max_active_jobs, "priority": group.priority, "queue": group.queue}
     return _if(group.set_limits(**{**current, **instruction.details}), "changed", "nothing to change")
 
 
@@ -383,9 +383,9 @@ OPERATIONS = (
         "Change limits",
         "Changed limits",
         "limit",
-        "Change how many of its jobs may be active at once, and its priority.",
+        "Change how many of its jobs may be active at once, its priority, and the queue that workers take them from.",
         _set_limits,
-        asks=("max_active_jobs", "priority"),
+        asks=("max_active_jobs", "priority", "queue"),
     ),
     Operation(
         "group",

@@ -16,6 +16,7 @@ from typing import Any, TypeVar, overload
 from django.apps import apps
 
 from chainsched.domain.inputs import InputType
+from chainsched.domain.routing import check_queue
 from chainsched.domain.run_context import RunContext
 from chainsched.exceptions import InvalidWorkflow, UnknownWorkflow
 
@@ -38,11 +39,15 @@ class Signature:
 class Workflow:
     """A registered function: its name, its typed input, and how to call it."""
 
-    def __init__(self, function: Callable[..., Any], *, name: str | None, aliases: Sequence[str]) -> None:
+    def __init__(
+        self, function: Callable[..., Any], *, name: str | None, aliases: Sequence[str], queue: str | None = None
+    ) -> None:
         if not inspect.isfunction(function):
             raise InvalidWorkflow(f"@workflow takes a function, not {function!r}.")
         self.function = function
         self.aliases = tuple(aliases)
+        # The queue of its jobs, unless a manifest states another one; empty if it states none.
+        self.queue = _checked_queue(queue, function)
         self._stated_name = name
         self._described = f"{function.__module__}.{function.__qualname__}"
         self._check_parameters()
@@ -142,6 +147,17 @@ class Registry:
             raise UnknownWorkflow(described, known=self.names() if apps.apps_ready else ())
         return workflow
 
+    def queue_of(self, name: str) -> str:
+        """The queue that a workflow states; empty if it states none, or if this process does not know the workflow."""
+        self._settle()
+        found = self._index.get(name)
+        return found.queue if found else ""
+
+    def queues(self) -> set[str]:
+        """The queues that workflows state."""
+        self._settle()
+        return {found.queue for found in self._index.values() if found.queue}
+
     def names(self) -> list[str]:
         """Every name and alias that this process can run."""
         self._settle()
@@ -179,22 +195,30 @@ registry = Registry()
 @overload
 def workflow(function: F, /) -> F: ...
 @overload
-def workflow(*, name: str | None = None, aliases: Sequence[str] = ()) -> Callable[[F], F]: ...
+def workflow(*, name: str | None = None, aliases: Sequence[str] = (), queue: str | None = None) -> Callable[[F], F]: ...
 def workflow(
-    function: F | None = None, /, *, name: str | None = None, aliases: Sequence[str] = ()
+    function: F | None = None, /, *, name: str | None = None, aliases: Sequence[str] = (), queue: str | None = None
 ) -> F | Callable[[F], F]:
     """Register a function as a workflow; it stays an ordinary function that can be called and tested.
 
-    ``aliases`` are former names: rows that were queued under them still run.
+    ``aliases`` are former names: rows that were queued under them still run. ``queue`` is the queue that workers take
+    its jobs from, unless a manifest states another one.
     """
 
     def register(function: F) -> F:
-        found = Workflow(function, name=name, aliases=aliases)
+        found = Workflow(function, name=name, aliases=aliases, queue=queue)
         setattr(function, NAME_MARK, found)
         registry.register(found)
         return function
 
     return register if function is None else register(function)
+
+
+def _checked_queue(queue: str | None, function: Callable[..., Any]) -> str:
+    try:
+        return "" if queue is None else check_queue(queue)
+    except ValueError as error:
+        raise InvalidWorkflow(f"Workflow {_place(function)}: queue {error} (it is {queue!r:.200}).") from error
 
 
 def _app_label(module: str) -> str:

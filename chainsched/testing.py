@@ -29,11 +29,13 @@ from chainsched.domain.inputs import to_document
 from chainsched.domain.outcomes import Finished
 from chainsched.domain.redaction import redact
 from chainsched.domain.results import JoinReport, ParentRun
+from chainsched.domain.routing import Pool
 from chainsched.domain.run_context import RunContext, RunControl, each_once
 from chainsched.flow.operate.cancel_run import cancel_late
 from chainsched.flow.run.claim import claim
 from chainsched.flow.run.dispatch import dispatch
 from chainsched.flow.run.execute import execute_here
+from chainsched.flow.run.park import release
 from chainsched.flow.run.record import Recorded, record
 from chainsched.flow.schedule.declare import Schedules, schedules
 from chainsched.flow.schedule.seed import Seeded, seed
@@ -140,6 +142,7 @@ class Workbench:
 
     def dispatch(self) -> int:
         """Dispatch the rows that the limits have room for, as to a task server; returns how many."""
+        release([Pool(registry.names())], now=self._now)
         dispatched = dispatch(workflows=registry.names(), now=self._now)
         cancel_late(dispatched.cancelled_rows, now=self._now)
         return len(dispatched.execution_ids)

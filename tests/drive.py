@@ -1,11 +1,13 @@
 """A workbench that begins at a fixed time with nothing declared, and short ways to look at rows."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import datetime, timedelta
 
 from chainsched.conf import get_config
+from chainsched.domain.routing import Pool
 from chainsched.domain.states import ExecutionState
 from chainsched.flow.maintain.reap import Reaped, reap
+from chainsched.flow.run.park import park, release
 from chainsched.flow.schedule.declare import Schedules
 from chainsched.models import Manifest, Metadata, Process
 from chainsched.testing import Workbench
@@ -32,6 +34,13 @@ def start_running(bench: Workbench) -> None:
     """Let a worker have taken what is pending."""
     pending = Metadata.objects.filter(state=ExecutionState.PENDING)
     pending.update(state=ExecutionState.IN_PROGRESS, process=bench.process, started_at=bench.now)
+
+
+def keep_line(workflows: Collection[str], *, now: datetime) -> None:
+    """As a dispatcher does before workers take rows: let parked rows in, and park those that may not start."""
+    pools = [Pool(workflows)]
+    release(pools, now=now)
+    park(pools, now=now)
 
 
 def run_on(bench: Workbench) -> None:

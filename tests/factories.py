@@ -8,6 +8,7 @@ from typing import Any
 from django.db import connection
 
 from chainsched.db import bulk
+from chainsched.domain.parking import park_until
 from chainsched.domain.states import ExecutionState, QueueStatus, RunCondition, ScheduleType, Source
 from chainsched.flow.schedule.edges import Edge, write_edges
 from chainsched.models import (
@@ -91,6 +92,7 @@ def make_queue_row(manifest: Manifest | None = None, **columns: Any) -> WorkQueu
         "source": Source.SCHEDULE,
         "scheduled_for": NOW,
         "created_at": NOW,
+        "parked_for": park_until(columns.get("not_before"), now=NOW) or "",
     }
     return WorkQueue.objects.create(**{**defaults, **columns})
 

@@ -29,7 +29,7 @@ def scheduler(**columns):
 
 
 def look(now=NOW):
-    return check_health(workflows=get_server().known_workflows(now=now), now=now)
+    return check_health(pools=get_server().pools(now=now), now=now)
 
 
 def problems(now=NOW):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+
+from chainsched.domain.routing import Pool
 
 UNLIMITED = None
 
@@ -38,10 +41,10 @@ class Room:
         if self.total is not UNLIMITED and self.idle is not None and self.total >= self.idle:
             self.total = UNLIMITED
 
-    @property
-    def has_shared_limits(self) -> bool:
-        """Whether other processes may wait for places that this one takes."""
-        return self.total is not UNLIMITED or any(left > 0 for left in self.groups.values())
+    def learn(self, group_id: int | None, limit: int | None) -> None:
+        """Know the limit of a group in which nothing is active: all its places are free."""
+        if group_id is not None and limit is not None:
+            self.groups.setdefault(group_id, limit)
 
     @property
     def full_groups(self) -> set[int]:
@@ -60,6 +63,7 @@ class Candidate:
     group_id: int | None
     turn: int
     priority: int = 0
+    group_limit: int | None = None
 
     @property
     def place(self) -> tuple[int, int, int]:
@@ -68,27 +72,32 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Rival:
-    """Another live process that takes rows for itself: the names it knows, and how many jobs it runs at once."""
+    """Another live process that takes rows for itself: from where, and how many jobs it runs at once."""
 
     process_id: int
     slots: int
     workflows: Collection[str]
+    queues: Collection[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """The names that other processes with an idle slot know and one that takes rows does not, and these slots."""
+    """A pool of other processes that take rows which one process cannot, and how many idle slots it has."""
 
-    workflows: Collection[str] = frozenset()
-    slots: int = 0
+    pool: Pool
+    slots: int
 
 
 @dataclass(frozen=True, slots=True)
 class Active:
-    """How many executions are pending or in progress: by group, and by the process that has them, if one has."""
+    """How many executions are pending or in progress: by group, and by the process that has them, if one has.
+
+    ``limits`` are those of the groups in which any is.
+    """
 
     by_group: Mapping[int | None, int] = field(default_factory=dict)
     by_process: Mapping[int | None, int] = field(default_factory=dict)
+    limits: Mapping[int, int] = field(default_factory=dict)
 
     def running(self, slots: Mapping[int, int]) -> int:
         """How many of them may run at this moment.
@@ -102,39 +111,37 @@ class Active:
         )
 
 
-def room(
-    *,
-    max_active: int | None,
-    limits: Mapping[int, int | None],
-    disabled: Iterable[int],
-    active: Active,
-    slots: Mapping[int, int],
-    taker_id: int | None = None,
-) -> Room:
-    """The free places, from the limits and the active executions; a lowered limit never makes them negative."""
-    groups = {
-        group_id: max(limit - active.by_group.get(group_id, 0), 0)
-        for group_id, limit in limits.items()
-        if limit is not None
-    }
+def room(*, max_active: int | None, active: Active, slots: Mapping[int, int], taker_id: int | None = None) -> Room:
+    """The free places, from the limits and the active executions; a lowered limit never makes them negative.
+
+    A group in which nothing is active has all its places free. Its limit is learnt from its rows.
+    """
+    groups = {group_id: max(limit - active.by_group.get(group_id, 0), 0) for group_id, limit in active.limits.items()}
     total = UNLIMITED if max_active is None else max(max_active - active.running(slots), 0)
     idle = None
     if taker_id is not None and taker_id in slots:
         idle = max(slots[taker_id] - active.by_process.get(taker_id, 0), 0)
-    return Room(total=total, groups=groups | dict.fromkeys(disabled, 0), idle=idle)
+    return Room(total=total, groups=groups, idle=idle)
 
 
-def find_idle(rivals: Iterable[Rival], *, knows: Collection[str], active: Active) -> Idle:
-    """Which names only other processes know that have nothing to do in some of their slots."""
-    names: set[str] = set()
-    slots = 0
+def find_idle(rivals: Iterable[Rival], *, own: Pool, active: Active) -> list[Idle]:
+    """The pools of other processes that have idle slots and take rows that the own pool does not."""
+    slots: Counter[tuple[frozenset[str], frozenset[str] | None]] = Counter()
     for rival in rivals:
         idle = rival.slots - active.by_process.get(rival.process_id, 0)
-        others = set(rival.workflows).difference(knows)
-        if idle > 0 and others:
-            names |= others
-            slots += idle
-    return Idle(names, slots)
+        if idle > 0 and _takes_others(rival, own):
+            queues = None if rival.queues is None else frozenset(rival.queues)
+            slots[frozenset(rival.workflows), queues] += idle
+    return [Idle(Pool(workflows, queues), idle) for (workflows, queues), idle in slots.items()]
+
+
+def _takes_others(rival: Rival, own: Pool) -> bool:
+    """Whether a process takes rows that the own pool does not."""
+    if not set(rival.workflows).issubset(own.workflows):
+        return True
+    if own.queues is None:
+        return False
+    return rival.queues is None or not set(rival.queues).issubset(own.queues)
 
 
 def advance_turns(present: Mapping[int, int], *, started: Iterable[tuple[int, int]]) -> dict[int, int]:
@@ -151,6 +158,7 @@ def admit(candidates: Iterable[Candidate], *, room: Room) -> list[Candidate]:
     for candidate in candidates:
         if room.is_full:
             break
+        room.learn(candidate.group_id, candidate.group_limit)
         if room.admits(candidate.group_id):
             room.take(candidate.group_id)
             admitted.append(candidate)

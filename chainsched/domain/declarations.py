@@ -11,6 +11,7 @@ from chainsched.domain import cron, exclusions
 from chainsched.domain.exclusions import Exclusion
 from chainsched.domain.joins import FanIn
 from chainsched.domain.known import is_known
+from chainsched.domain.routing import check_queue
 from chainsched.domain.schedules import CronSchedule, Interval, Once, Schedule
 from chainsched.domain.states import MisfirePolicy, RunCondition, ScheduleType
 from chainsched.exceptions import DeclarationError, InvalidSchedule
@@ -33,6 +34,8 @@ class Options(TypedDict, total=False):
     group_max_active_jobs: int | None
     group_priority: int
     group_enabled: bool
+    group_queue: str | None
+    queue: str | None
     priority: int | None
     enabled: bool
     max_retries: int | None
@@ -381,12 +384,18 @@ def _misfire(value: Any) -> MisfirePolicy:
     return MisfirePolicy(value)
 
 
+def _queue(value: Any) -> str:
+    """The name of a queue; None stands for no queue of its own."""
+    return "" if value is None else check_queue(value)
+
+
 def _optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda value: None if value is None else read(value)
 
 
 _MANIFEST_OPTIONS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "priority": ("priority", _optional(_priority)),
+    "queue": ("queue", _queue),
     "enabled": ("is_enabled", _flag),
     "max_retries": ("max_retries", _optional(_count(0))),
     "retry_delay": ("retry_delay_seconds", _optional(_seconds(0))),
@@ -404,4 +413,5 @@ _GROUP_OPTIONS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "group_max_active_jobs": ("max_active_jobs", _optional(_count(1))),
     "group_priority": ("priority", _priority),
     "group_enabled": ("is_enabled", _flag),
+    "group_queue": ("queue", _queue),
 }

@@ -6,6 +6,8 @@ import math
 from argparse import ArgumentTypeError
 from datetime import timedelta
 
+from chainsched.domain.routing import check_queue
+
 SECONDS_PER_DAY = 24 * 3600
 MAX_SECONDS = 10 * 365 * 24 * 3600
 # The largest number that the columns of both databases hold.
@@ -42,6 +44,17 @@ def whole_number(text: str) -> int:
     if len(text) > len(str(MAX_NUMBER)) or int(text) > MAX_NUMBER:
         raise ArgumentTypeError(f"{text[:20]!r} is above {MAX_NUMBER}")
     return int(text)
+
+
+def queue_names(text: str) -> list[str]:
+    """Names of queues, with commas between them."""
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        try:
+            check_queue(name)
+        except ValueError as error:
+            raise ArgumentTypeError(f"the name of a queue {error}; {name!r:.100} is none") from error
+    return sorted(set(names))
 
 
 def positive_number(text: str) -> int:

@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 from argparse import ArgumentParser
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, NoReturn, TextIO, TypeVar
@@ -20,8 +20,9 @@ from django.db import connections
 
 from chainsched.conf import get_config
 from chainsched.exceptions import ChainschedError
+from chainsched.flow.schedule.queues import unused_among
 from chainsched.flow.transactions import TRANSIENT
-from chainsched.management.options import positive_number
+from chainsched.management.options import positive_number, queue_names
 from chainsched.runtime.process.supervisor import Supervisor
 from chainsched.runtime.support.db_outage import outage
 from chainsched.runtime.workers.child_main import ChildLimits, run_child
@@ -36,15 +37,19 @@ START = "start"
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """Where jobs run: in so many child processes with so many threads each, or in threads of the command itself."""
+    """Where jobs run: in so many child processes with so many threads each, or in threads of the command itself.
+
+    ``queues`` are those that they are taken from, None for all.
+    """
 
     processes: int
     threads: int
     is_in_process: bool
+    queues: Sequence[str] | None = None
 
     @classmethod
     def of(cls, options: dict[str, Any]) -> WorkerOptions:
-        return cls(options["processes"], options["threads"], options["in_process"])
+        return cls(options["processes"], options["threads"], options["in_process"], options["queues"])
 
     def fork_server(self) -> ForkServer | None:
         """The fork server for the children. Call it before threads or connections exist, which a fork would copy."""
@@ -59,7 +64,17 @@ class WorkerOptions:
         if not self.processes:
             return "no jobs"
         at_once = self.processes * self.threads
-        return f"{at_once} jobs at once in " + ("this process" if self.is_in_process else f"{self.processes} processes")
+        where = "this process" if self.is_in_process else f"{self.processes} processes"
+        taken = "" if self.queues is None else f", from queues {', '.join(self.queues)}"
+        return f"{at_once} jobs at once in {where}{taken}"
+
+    def warn_of_unused(self, *, out: OutputWrapper) -> None:
+        """Print which of the queues that jobs are taken from no manifest, group or workflow uses."""
+        if self.queues is None:
+            return
+        unused, used = prepare(lambda: unused_among(self.queues or ()))
+        for queue in unused:
+            write_line(f"Nothing uses queue {queue!r}; in use are {', '.join(used)}.", out=out)
 
 
 def add_workers(parser: ArgumentParser, *, minimum: Callable[[str], int]) -> None:
@@ -77,6 +92,12 @@ def add_workers(parser: ArgumentParser, *, minimum: Callable[[str], int]) -> Non
         default=1,
         metavar="M",
         help="How many jobs each child process runs at once, in threads. By default 1.",
+    )
+    parser.add_argument(
+        "--queues",
+        type=queue_names,
+        metavar="NAME,NAME",
+        help="The queues to take jobs from, with commas between them. By default all.",
     )
     parser.add_argument(
         "--in-process",

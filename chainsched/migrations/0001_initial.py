@@ -72,6 +72,7 @@ class Migration(migrations.Migration):
                 ('max_retry_delay_seconds', models.PositiveIntegerField(blank=True, help_text='The longest delay before a retry, in seconds. Default: MAX_RETRY_DELAY.', null=True)),
                 ('timeout_seconds', models.PositiveIntegerField(blank=True, help_text='Longest run time in seconds. Default: JOB_TIMEOUT.', null=True)),
                 ('priority', models.PositiveSmallIntegerField(blank=True, help_text="0 to 31; higher is dispatched first. Default: the group's priority.", null=True, validators=[django.core.validators.MaxValueValidator(31)])),
+                ('queue', models.CharField(blank=True, db_default='', default='', help_text="The queue that workers take its jobs from. Default: the group's, else the one named default.", max_length=100)),
                 ('is_enabled', models.BooleanField(default=True, help_text='While off, it runs only when triggered by hand.')),
                 ('owner', models.CharField(blank=True, default='', help_text='The project that declared it.', max_length=100)),
                 ('batch', models.CharField(blank=True, default='', help_text='The named batch it is a member of.', max_length=200)),
@@ -296,6 +297,7 @@ class Migration(migrations.Migration):
                 ('name', models.CharField(help_text='Its unique name in declarations.', max_length=200, unique=True)),
                 ('max_active_jobs', models.PositiveIntegerField(blank=True, help_text='Most jobs that may be pending or running at once. Default: no limit of its own.', null=True, validators=[django.core.validators.MinValueValidator(1)])),
                 ('priority', models.PositiveSmallIntegerField(default=0, help_text='0 to 31; higher is dispatched first. For manifests that state no priority of their own.', validators=[django.core.validators.MaxValueValidator(31)])),
+                ('queue', models.CharField(blank=True, db_default='', default='', help_text='The queue that workers take its jobs from. For manifests that state no queue of their own.', max_length=100)),
                 ('is_enabled', models.BooleanField(default=True, help_text='While off, nothing of the group is queued or dispatched.')),
             ],
             options={
@@ -322,6 +324,7 @@ class Migration(migrations.Migration):
                 ('source', models.CharField(choices=[('schedule', 'Schedule'), ('dependency', 'Dependency'), ('trigger', 'Trigger'), ('retry', 'Retry'), ('dead_letter', 'Dead letter'), ('activation', 'Activation'), ('task', 'Task')], help_text='The kind of its cause.', max_length=12)),
                 ('state', models.CharField(choices=[('pending', 'Pending'), ('in_progress', 'In progress'), ('completed', 'Completed'), ('failed', 'Failed'), ('cancelled', 'Cancelled')], default='pending', help_text='Its current state.', max_length=12)),
                 ('priority', models.PositiveSmallIntegerField(default=0, help_text='The priority it was dispatched with.')),
+                ('queue', models.CharField(db_default='default', default='default', help_text='The queue it was taken from.', max_length=100)),
                 ('attempt', models.PositiveIntegerField(default=1, help_text='Number of the attempt, counted from 1.')),
                 ('claims', models.PositiveIntegerField(default=0, help_text='How often a process claimed it; more than once hints at a failing process.')),
                 ('timeout_seconds', models.PositiveIntegerField(blank=True, help_text='Longest run time in seconds.', null=True)),
@@ -392,6 +395,7 @@ class Migration(migrations.Migration):
                 ('host', models.CharField(help_text='The name of the host it runs on.', max_length=255)),
                 ('pid', models.PositiveIntegerField(help_text='Its process id there.')),
                 ('workflows', models.JSONField(default=list, help_text='The names of the workflows that it can run.')),
+                ('queues', models.JSONField(blank=True, help_text='The queues that it takes jobs from; empty if it takes them from all.', null=True)),
                 ('slots', models.PositiveIntegerField(blank=True, help_text='How many jobs it runs at once; empty if it states no number.', null=True)),
                 ('turns', models.JSONField(blank=True, db_default=models.Value({}, models.JSONField()), default=dict, help_text='When each of its loops last took a turn.')),
                 ('deaf_since', models.DateTimeField(blank=True, help_text='Since when it hears no notices of other processes; empty while it does.', null=True)),
@@ -436,6 +440,7 @@ class Migration(migrations.Migration):
                 ('workflow', models.CharField(help_text='The registered name of the workflow.', max_length=200)),
                 ('input', models.JSONField(blank=True, help_text='The input of the workflow.', null=True)),
                 ('priority', models.PositiveSmallIntegerField(help_text='0 to 31, the boost included; higher goes first.', validators=[django.core.validators.MaxValueValidator(31)])),
+                ('queue', models.CharField(db_default='default', default='default', help_text='The queue that workers take it from.', max_length=100)),
                 ('turn', models.BigIntegerField(help_text='Its place among rows of one priority, so that groups take turns.')),
                 ('status', models.CharField(choices=[('queued', 'Queued'), ('dispatched', 'Dispatched'), ('cancelled', 'Cancelled')], default='queued', help_text='Its current state.', max_length=10)),
                 ('not_before', models.DateTimeField(blank=True, help_text='It is not dispatched before this time.', null=True)),
@@ -455,6 +460,7 @@ class Migration(migrations.Migration):
                 ('is_again', models.BooleanField(db_default=False, default=False, help_text='Whether an earlier item may have ended in one of its runs.')),
                 ('put_aside_at', models.DateTimeField(blank=True, help_text='When it was put aside because it could not be dispatched; empty otherwise.', null=True)),
                 ('put_aside_reason', models.CharField(blank=True, db_default='', default='', help_text='Why it could not be dispatched.', max_length=500)),
+                ('parked_for', models.CharField(blank=True, choices=[('time', 'Time'), ('disabled', 'Disabled'), ('no_worker', 'No worker'), ('group_full', 'Group full')], db_default='', default='', help_text='Why it is out of the line for now; empty otherwise.', max_length=10)),
                 ('cancel_reason', models.CharField(blank=True, default='', help_text='Why it was cancelled.', max_length=200)),
                 ('created_at', models.DateTimeField(help_text='When it was queued.')),
                 ('dead_letter', models.ForeignKey(blank=True, db_constraint=False, db_index=False, help_text='The dead letter that it retries.', null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='chainsched.deadletter')),
@@ -699,7 +705,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='workqueue',
-            index=models.Index(models.OrderBy(models.F('priority'), descending=True), models.F('turn'), models.F('id'), condition=models.Q(('status', 'queued'), ('put_aside_at__isnull', True)), name='chainsched_queue_order'),
+            index=models.Index(models.OrderBy(models.F('priority'), descending=True), models.F('turn'), models.F('id'), condition=models.Q(('status', 'queued'), ('parked_for', ''), ('put_aside_at__isnull', True)), name='chainsched_queue_order'),
         ),
         migrations.AddIndex(
             model_name='workqueue',
@@ -711,7 +717,19 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='workqueue',
-            index=models.Index(condition=models.Q(('status', 'queued'), ('not_before__isnull', False)), fields=['not_before'], name='chainsched_queue_not_before'),
+            index=models.Index(condition=models.Q(('status', 'queued'), models.Q(('parked_for', ''), _negated=True)), fields=['parked_for', 'id'], name='chainsched_queue_parked'),
+        ),
+        migrations.AddIndex(
+            model_name='workqueue',
+            index=models.Index(condition=models.Q(('status', 'queued'), ('parked_for', 'time')), fields=['not_before'], name='chainsched_queue_not_before'),
+        ),
+        migrations.AddIndex(
+            model_name='workqueue',
+            index=models.Index(condition=models.Q(('status', 'queued'), ('parked_for', 'no_worker')), fields=['workflow', 'queue'], name='chainsched_queue_no_worker'),
+        ),
+        migrations.AddIndex(
+            model_name='workqueue',
+            index=models.Index(models.F('group'), models.OrderBy(models.F('priority'), descending=True), models.F('turn'), models.F('id'), condition=models.Q(('status', 'queued'), ('parked_for', 'group_full')), name='chainsched_queue_group_full'),
         ),
         migrations.AddIndex(
             model_name='workqueue',
@@ -732,6 +750,10 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name='workqueue',
             constraint=models.CheckConstraint(condition=models.Q(('source__in', ['schedule', 'dependency', 'trigger', 'retry', 'dead_letter', 'activation', 'task'])), name='chainsched_queue_source'),
+        ),
+        migrations.AddConstraint(
+            model_name='workqueue',
+            constraint=models.CheckConstraint(condition=models.Q(('parked_for__in', ['', 'time', 'disabled', 'no_worker', 'group_full'])), name='chainsched_queue_parked_for'),
         ),
         migrations.AddConstraint(
             model_name='workqueue',

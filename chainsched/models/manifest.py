@@ -19,6 +19,7 @@ from chainsched.db.fields import PinnedManager, choices, knows, one_of, values
 from chainsched.db.id_in import id_in
 from chainsched.domain.joins import FanIn
 from chainsched.domain.known import Kinds
+from chainsched.domain.routing import MAX_QUEUE_LENGTH
 from chainsched.domain.states import MisfirePolicy, RunCondition, ScheduleType
 from chainsched.models.manifest_group import ManifestGroup
 from chainsched.models.model_methods import ManifestActions, ManifestScheduling, api
@@ -257,6 +258,13 @@ class Manifest(ManifestActions, models.Model):
         blank=True,
         validators=[MaxValueValidator(31)],
         help_text="0 to 31; higher is dispatched first. Default: the group's priority.",
+    )
+    queue = models.CharField(
+        max_length=MAX_QUEUE_LENGTH,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="The queue that workers take its jobs from. Default: the group's, else the one named default.",
     )
 
     is_enabled = models.BooleanField(default=True, help_text="While off, it runs only when triggered by hand.")

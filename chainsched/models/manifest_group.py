@@ -8,21 +8,13 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import connections, models
 from django.db.models import Q
 
-from chainsched.db.compiled import CompiledQuery
 from chainsched.db.fields import PinnedManager
+from chainsched.domain.routing import MAX_QUEUE_LENGTH
 from chainsched.models.model_methods import GroupActions
 
 
 class ManifestGroupQuerySet(models.QuerySet["ManifestGroup"]):
     """Reads of groups, and their locks, which come before those on their members' states."""
-
-    def restricting_dispatch(self) -> ManifestGroupQuerySet:
-        """The groups that may hold their rows back: disabled ones and those with a limit."""
-        return self.filter(Q(is_enabled=False) | Q(max_active_jobs__isnull=False))
-
-    def dispatch_limits(self) -> list[tuple[int, int | None, bool]]:
-        """The same: id, limit, and whether it is enabled."""
-        return _DISPATCH_LIMITS.rows()
 
     def join(self, names: Sequence[str]) -> None:
         """Keep the switches of these groups as they are until members that are being written are visible.
@@ -43,11 +35,6 @@ class ManifestGroupQuerySet(models.QuerySet["ManifestGroup"]):
         list(self.filter(name__in=names).order_by("name").select_for_update(no_key=True).values_list("id"))
 
 
-_DISPATCH_LIMITS = CompiledQuery(
-    lambda: ManifestGroup.objects.restricting_dispatch().order_by().values_list("id", "max_active_jobs", "is_enabled")
-)
-
-
 class ManifestGroup(GroupActions, models.Model):
     """A named set of manifests with its own limit, priority and switch."""
 
@@ -62,6 +49,13 @@ class ManifestGroup(GroupActions, models.Model):
         default=0,
         validators=[MaxValueValidator(31)],
         help_text="0 to 31; higher is dispatched first. For manifests that state no priority of their own.",
+    )
+    queue = models.CharField(
+        max_length=MAX_QUEUE_LENGTH,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="The queue that workers take its jobs from. For manifests that state no queue of their own.",
     )
     is_enabled = models.BooleanField(default=True, help_text="While off, nothing of the group is queued or dispatched.")
 

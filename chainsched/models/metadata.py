@@ -19,6 +19,7 @@ from chainsched.db.compiled import CompiledQuery, Ids
 from chainsched.db.fields import IdList, PinnedManager, StoredInput, choices, one_of, reference, values
 from chainsched.db.id_in import id_in
 from chainsched.domain.capacity import Active
+from chainsched.domain.routing import DEFAULT_QUEUE, MAX_QUEUE_LENGTH
 from chainsched.domain.states import ACTIVE_STATES, TERMINAL_STATES, ExecutionState, Source
 from chainsched.exceptions import ExecutionIsFinal
 from chainsched.models.manifest import Manifest
@@ -70,13 +71,16 @@ class MetadataQuerySet(ClaimQuerySet):
         return dict(counted)
 
     def count_active(self) -> Active:
-        """How many executions are pending or in progress, by group and by process, counted from the rows."""
+        """How many executions are pending or in progress, by group and by process, with the limits of these groups."""
         by_group: Counter[int | None] = Counter()
         by_process: Counter[int | None] = Counter()
-        for group_id, process_id, number in _ACTIVE.rows():
+        limits: dict[int, int] = {}
+        for group_id, process_id, limit, number in _ACTIVE.rows():
             by_group[group_id] += number
             by_process[process_id] += number
-        return Active(by_group, by_process)
+            if group_id is not None and limit is not None:
+                limits[group_id] = limit
+        return Active(by_group, by_process, limits)
 
     def lock_active_of(self, manifest_ids: Collection[int]) -> list[Metadata]:
         """Lock the pending and running executions of these manifests, so that no process claims or ends them."""
@@ -183,7 +187,10 @@ _MANIFESTS_OF = CompiledQuery(
 )
 _ACTIVE = CompiledQuery(
     lambda: (
-        Metadata.objects.active().values_list("group_id", "process_id").order_by().annotate(active=models.Count("id"))
+        Metadata.objects.active()
+        .values_list("group_id", "process_id", "group__max_active_jobs")
+        .order_by()
+        .annotate(active=models.Count("id"))
     )
 )
 
@@ -213,6 +220,12 @@ class Metadata(ExecutionActions, models.Model):
         help_text="Its current state.",
     )
     priority = models.PositiveSmallIntegerField(default=0, help_text="The priority it was dispatched with.")
+    queue = models.CharField(
+        max_length=MAX_QUEUE_LENGTH,
+        default=DEFAULT_QUEUE,
+        db_default=DEFAULT_QUEUE,
+        help_text="The queue it was taken from.",
+    )
     attempt = models.PositiveIntegerField(default=1, help_text="Number of the attempt, counted from 1.")
     claims = models.PositiveIntegerField(
         default=0, help_text="How often a process claimed it; more than once hints at a failing process."

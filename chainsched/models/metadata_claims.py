@@ -119,6 +119,10 @@ class ClaimQuerySet(models.QuerySet["Metadata"]):
         waiting = self.pending().filter(id__gt=after, created_at__lt=before).order_by("id")
         return list(waiting.values_list("id", flat=True)[:limit])
 
+    def asked_to_stop(self) -> list[int]:
+        """The executions that run and were asked to stop."""
+        return list(self.in_progress().filter(cancel_requested=True).order_by("id").values_list("id", flat=True))
+
     def stranded(self, workflows: Collection[str]) -> Self:
         """Pending executions that run none of these workflows, the oldest first."""
         return self.pending().exclude(workflow__in=workflows).order_by("id")

@@ -223,9 +223,14 @@ class GroupActions:
         """Stop the open work of all its members."""
         return api.cancel_group(cast("ManifestGroup", self), reason=reason)
 
-    def set_limits(self, *, max_active_jobs: int | None, priority: int) -> bool:
-        """Let this many of its jobs be active at once, or any number, at this priority; False if nothing changed."""
-        return api.set_limits(cast("ManifestGroup", self), max_active_jobs=max_active_jobs, priority=priority)
+    def set_limits(self, *, max_active_jobs: int | None, priority: int, queue: str | None = None) -> bool:
+        """Let this many of its jobs be active at once, or any number, at this priority; False if nothing changed.
+
+        Workers take its jobs from this ``queue``, if given; an empty name stands for no queue of its own.
+        """
+        return api.set_limits(
+            cast("ManifestGroup", self), max_active_jobs=max_active_jobs, priority=priority, queue=queue
+        )
 
     atrigger = async_twin(trigger)
     aenable = async_twin(enable)

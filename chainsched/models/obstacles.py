@@ -91,13 +91,15 @@ def is_free_of(obstacles: Iterable[Obstacle] = tuple(RULES), *, manifest: str = 
 
 
 def releases_queued_row() -> Q:
-    """Whether no obstacle on its manifest's row holds a queued row; disabled groups count as full at dispatch.
+    """Whether no obstacle holds a queued row.
 
     A row matches nothing here and is never dispatched if its manifest was deleted by other means than ours.
     """
     holding = [obstacle for obstacle in HOLDING_QUEUED_ROWS if obstacle in OF_THE_ROW]
     is_requested = has_met(holding, manifest="manifest__") & Q(source__in=SOURCES_PAST_DISABLED)
-    return Q(manifest__isnull=True) | is_free_of(holding, manifest="manifest__") | is_requested
+    is_free = Q(manifest__isnull=True) | is_free_of(holding, manifest="manifest__") | is_requested
+    # The group that the row names, which a row without a manifest may name as well.
+    return is_free & ~Q(group__is_enabled=False)
 
 
 @dataclass(frozen=True, slots=True)

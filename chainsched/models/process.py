@@ -13,6 +13,7 @@ from django.db.models import Q
 from chainsched.db.compiled import AFTER, CompiledQuery, Parameter
 from chainsched.db.fields import PinnedManager
 from chainsched.domain.capacity import Rival
+from chainsched.domain.routing import Pool
 
 PROCESS_ID = Parameter("process_id", models.BigIntegerField())
 IS_TRUSTED = Q(lost_at__isnull=True, stopped_at__isnull=True)
@@ -62,6 +63,15 @@ class ProcessQuerySet(models.QuerySet["Process"]):
         """The other live processes that run jobs."""
         return [Rival(*row) for row in _RIVALS.rows(process_id=process.pk, after=beaten_since)]
 
+    def pools(self) -> list[Pool]:
+        """The workflows and queues that these take jobs of, those that take the same as one."""
+        taken = {
+            (frozenset(workflows), None if queues is None else frozenset(queues))
+            for workflows, queues in self.order_by().values_list("workflows", "queues")
+            if workflows
+        }
+        return [Pool(workflows, queues) for workflows, queues in taken]
+
     def heartbeats(self) -> dict[int, datetime]:
         """The last heartbeat of each process that is trusted."""
         return dict(self.trusted().values_list("pk", "heartbeat_at"))
@@ -83,7 +93,7 @@ _RIVALS = CompiledQuery(
         Process.objects.trusted()
         .filter(heartbeat_at__gt=AFTER, slots__gt=0)
         .exclude(pk=PROCESS_ID)
-        .values_list("pk", "slots", "workflows")
+        .values_list("pk", "slots", "workflows", "queues")
     )
 )
 _TRUSTED = CompiledQuery(lambda: Process.objects.trusted().filter(pk=PROCESS_ID).values_list("pk"))
@@ -99,6 +109,9 @@ class Process(models.Model):
     host = models.CharField(max_length=255, help_text="The name of the host it runs on.")
     pid = models.PositiveIntegerField(help_text="Its process id there.")
     workflows = models.JSONField(default=list, help_text="The names of the workflows that it can run.")
+    queues = models.JSONField(
+        null=True, blank=True, help_text="The queues that it takes jobs from; empty if it takes them from all."
+    )
     slots = models.PositiveIntegerField(
         null=True, blank=True, help_text="How many jobs it runs at once; empty if it states no number."
     )
@@ -135,3 +148,8 @@ class Process(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.host}:{self.pid}"
+
+    @property
+    def pool(self) -> Pool:
+        """The workflows and queues that it takes jobs of."""
+        return Pool(self.workflows, self.queues)

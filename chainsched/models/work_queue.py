@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +12,12 @@ from django.db import models
 from django.db.models import F, Q
 
 from chainsched.db import bulk
-from chainsched.db.compiled import AFTER, NOW, UNTIL, CompiledQuery, Ids, Names, Parameter
-from chainsched.db.fields import IdList, PinnedManager, choices, knows, one_of, reference
-from chainsched.db.id_in import id_in, name_in
-from chainsched.domain.capacity import Candidate
+from chainsched.db.compiled import AFTER, UNTIL, CompiledQuery, Parameter
+from chainsched.db.fields import IdList, PinnedManager, choices, knows, one_of, reference, values
+from chainsched.db.id_in import id_in
 from chainsched.domain.known import Kinds
+from chainsched.domain.parking import ParkedFor
+from chainsched.domain.routing import DEFAULT_QUEUE, MAX_QUEUE_LENGTH
 from chainsched.domain.states import QueueStatus, Source
 from chainsched.models.manifest import KINDS as MANIFEST_KINDS
 from chainsched.models.manifest import Manifest
@@ -27,12 +27,19 @@ from chainsched.models.model_methods import QueueActions
 from chainsched.models.obstacles import releases_queued_row
 
 IS_QUEUED = Q(status=QueueStatus.QUEUED.value)
-IS_IN_LINE = IS_QUEUED & Q(put_aside_at__isnull=True)
+IS_IN_LINE = IS_QUEUED & Q(put_aside_at__isnull=True, parked_for="")
+# The columns of a row that takes part in dispatch again, whatever held it.
+IN_LINE: dict[str, Any] = {**NOT_PUT_ASIDE, "parked_for": ""}
 IS_ASIDE = IS_QUEUED & Q(put_aside_at__isnull=False)
 OWN_INPUT_SOURCES = (Source.SCHEDULE.value, Source.DEPENDENCY.value)
-KINDS: Kinds = {"status": QueueStatus, "source": Source}
+KINDS: Kinds = {"status": QueueStatus, "source": Source, "parked_for": ParkedFor}
 GROUP_ID = models.BigIntegerField()
 PRIORITY = models.SmallIntegerField()
+
+
+def is_parked(reason: ParkedFor) -> Q:
+    """Whether a row is parked for this reason."""
+    return IS_QUEUED & Q(parked_for=reason.value)
 
 
 class WorkQueueQuerySet(models.QuerySet["WorkQueue"]):
@@ -42,8 +49,12 @@ class WorkQueueQuerySet(models.QuerySet["WorkQueue"]):
         return self.filter(IS_QUEUED)
 
     def in_line(self) -> WorkQueueQuerySet:
-        """Queued rows that take part in dispatch: all but those that are put aside."""
+        """Queued rows that take part in dispatch: all but those that are parked or put aside."""
         return self.filter(IS_IN_LINE)
+
+    def parked(self, *reasons: ParkedFor) -> WorkQueueQuerySet:
+        """Queued rows that are parked for one of these reasons."""
+        return self.filter(IS_QUEUED, parked_for__in=values(reasons))
 
     def aside(self) -> WorkQueueQuerySet:
         """Queued rows that are put aside."""
@@ -73,32 +84,6 @@ class WorkQueueQuerySet(models.QuerySet["WorkQueue"]):
         is_time = Q(not_before__isnull=True) | Q(not_before__lte=now)
         is_manifest_known = Q(manifest__isnull=True) | knows(MANIFEST_KINDS, path="manifest__")
         return self.in_line().known().filter(is_time, releases_queued_row(), is_manifest_known)
-
-    def has_any_ready(self, now: datetime, *, workflows: Collection[str] | None = None) -> bool:
-        """Whether any row is ready, or any of these workflows."""
-        if workflows is None:
-            return _ANY_READY.value(now=now) is not None
-        return _ANY_READY_OF.value(now=now, names=workflows) is not None
-
-    def first_of(self, workflows: Collection[str], *, full_groups: Collection[int], now: datetime) -> Candidate | None:
-        """The first ready row of these workflows outside of these groups, without a lock."""
-        found = _FIRST_OF.rows(now=now, names=workflows, full=full_groups, limit=1)
-        return Candidate(*found[0]) if found else None
-
-    def before(
-        self,
-        first: Candidate,
-        *,
-        workflows: Collection[str],
-        full_groups: Collection[int],
-        now: datetime,
-        limit: int,
-    ) -> list[Candidate]:
-        """The same for the rows that come before this one, up to so many: only those are read."""
-        given = {"now": now, "names": workflows, "full": full_groups, "limit": limit, "priority": first.priority}
-        higher = _OF_HIGHER_PRIORITY.rows(**given)
-        rows = higher if len(higher) >= limit else [*higher, *_OF_EARLIER_TURN.rows(**given, turn=first.turn)]
-        return [row for row in (Candidate(*columns) for columns in rows) if row.place < first.place][:limit]
 
     def ahead_of(self, row: WorkQueue) -> WorkQueueQuerySet:
         """The rows that come before this one in the order of dispatch."""
@@ -132,7 +117,7 @@ class WorkQueueQuerySet(models.QuerySet["WorkQueue"]):
         moved: set[int] = set()
         for enabled, place in ((True, {}), (False, {"source": Source.TRIGGER})):
             known = [id_ for id_, on in is_enabled.items() if on is enabled]
-            rows = [{"manifest": id_, "not_before": None, **NOT_PUT_ASIDE, **place} for id_ in known]
+            rows = [{"manifest": id_, "not_before": None, **IN_LINE, **place} for id_ in known]
             moved |= set(bulk.update(WorkQueue, rows, key="manifest", where={"status": QueueStatus.QUEUED}))
         return moved
 
@@ -144,7 +129,7 @@ class WorkQueueQuerySet(models.QuerySet["WorkQueue"]):
         place: dict[str, Any] = {} if first is None else {"turn": first - 1}
         if not is_enabled:
             place["source"] = Source.TRIGGER
-        return bool(mine.update(not_before=None, **NOT_PUT_ASIDE, **place))
+        return bool(mine.update(not_before=None, **IN_LINE, **place))
 
     def with_other_input(self, manifest_ids: Collection[int]) -> set[int]:
         """Those of these manifests whose waiting row has another input than they have: a trigger's, an activation's.
@@ -169,7 +154,7 @@ class WorkQueueQuerySet(models.QuerySet["WorkQueue"]):
 
     def release(self, row_ids: Collection[int]) -> int:
         """Let rows that are put aside take part in dispatch again, at the place that they had."""
-        rows = [{"id": id_, **NOT_PUT_ASIDE} for id_ in sorted(row_ids)]
+        rows = [{"id": id_, **IN_LINE} for id_ in sorted(row_ids)]
         return len(bulk.update(WorkQueue, rows, where={"status": QueueStatus.QUEUED}))
 
     def cancel_rows(self, row_ids: Collection[int], *, reason: str) -> list[int]:
@@ -184,7 +169,7 @@ class WorkQueueQuerySet(models.QuerySet["WorkQueue"]):
 
     def rename_workflow(self, workflows: Mapping[int, str]) -> int:
         """Let the waiting rows of these manifests run another workflow."""
-        rows = [{"manifest": id_, "workflow": workflow, **NOT_PUT_ASIDE} for id_, workflow in workflows.items()]
+        rows = [{"manifest": id_, "workflow": workflow, **IN_LINE} for id_, workflow in workflows.items()]
         return len(bulk.update(WorkQueue, rows, key="manifest", where={"status": QueueStatus.QUEUED}))
 
     def replace_inputs(self, changes: Mapping[int, tuple[Any, Any]]) -> int:
@@ -229,7 +214,7 @@ class WorkQueueQuerySet(models.QuerySet["WorkQueue"]):
         return found
 
     def next_not_before(self, *, after: datetime, until: datetime) -> datetime | None:
-        """The first ``not_before`` of waiting rows after ``after`` and up to ``until``.
+        """The first ``not_before`` of parked rows after ``after`` and up to ``until``.
 
         The search has an end because SQL can let a row wait until infinity, which cannot be read.
         """
@@ -249,91 +234,9 @@ class WorkQueueQuerySet(models.QuerySet["WorkQueue"]):
         return bulk.update(WorkQueue, rows, where={"status": QueueStatus.DISPATCHED})
 
 
-@dataclass(frozen=True, slots=True)
-class Looked:
-    """Which rows a turn of dispatch looks for: ready now, of these workflows, and outside of these groups.
-
-    Left out are those that it has ``taken`` already; with ``only`` all but these.
-    """
-
-    now: datetime
-    workflows: Collection[str]
-    full_groups: Collection[int]
-    taken: Collection[int]
-    only: Collection[int] | None = None
-
-    def lock(self, *, limit: int) -> list[dict[str, Any]]:
-        """Lock the next rows in the order of dispatch; rows that another transaction holds are skipped."""
-        return [dict(zip(LOOK_COLUMNS, row, strict=True)) for row in self._rows(LOOK_COLUMNS, limit=limit)]
-
-    def ids(self, *, limit: int) -> list[int]:
-        """The same, where a value of one of them cannot be read."""
-        return [id_ for (id_,) in self._rows(("id",), limit=limit)]
-
-    def _rows(self, columns: tuple[str, ...], *, limit: int) -> list[Any]:
-        given = {"now": self.now, "names": self.workflows, "full": self.full_groups, "taken": self.taken}
-        if self.only is None:
-            return _LOOKS[columns, False].rows(**given, limit=limit)
-        return _LOOKS[columns, True].rows(**given, ids=self.only, limit=limit)
-
-
-def _look(columns: tuple[str, ...], *, has_only: bool) -> CompiledQuery:
-    def rows() -> models.QuerySet[Any, Any]:
-        full = WorkQueue.objects.exclude(id_in(group=Ids("full", may_be_empty=True)), group__isnull=False)
-        left = full.exclude(id_in(id=Ids("taken", may_be_empty=True))).filter(name_in(workflow=Names()))
-        left = left.filter(id_in(id=Ids())) if has_only else left
-        ready = left.ready(NOW).in_order().values_list(*columns)
-        return ready.select_for_update(of=("self",), skip_locked=True, no_key=True)
-
-    return CompiledQuery(rows, has_limit=True)
-
-
-LOOK_COLUMNS = (
-    "id",
-    "group_id",
-    "priority",
-    "turn",
-    "run_id",
-    "tokens",
-    "root_correlation_id",
-    "dead_letter_id",
-    "timeout_seconds",
-    "manifest__timeout_seconds",
-    "claims",
-)
-_LOOKS: dict[tuple[tuple[str, ...], bool], CompiledQuery] = {
-    (columns, has_only): _look(columns, has_only=has_only)
-    for columns in (LOOK_COLUMNS, ("id",))
-    for has_only in (True, False)
-}
-_ANY_READY = CompiledQuery(lambda: WorkQueue.objects.ready(NOW).values_list("id"), has_limit=True)
-_ANY_READY_OF = CompiledQuery(
-    lambda: WorkQueue.objects.ready(NOW).filter(name_in(workflow=Names())).in_order().values_list("id"), has_limit=True
-)
-
-
-def _candidates(*conditions: Q) -> CompiledQuery:
-    """Ready rows of workflows outside of groups, in order, by the facts that decide their place."""
-    return CompiledQuery(
-        lambda: (
-            WorkQueue.objects.ready(NOW)
-            .filter(*conditions, name_in(workflow=Names()))
-            .exclude(id_in(group=Ids("full", may_be_empty=True)), group__isnull=False)
-            .in_order()
-            .values_list("id", "group_id", "turn", "priority")
-        ),
-        has_limit=True,
-    )
-
-
-OWN_PRIORITY, OWN_TURN = Parameter("priority", PRIORITY), Parameter("turn", GROUP_ID)
-_FIRST_OF = _candidates()
-_OF_HIGHER_PRIORITY = _candidates(Q(priority__gt=OWN_PRIORITY))
-_OF_EARLIER_TURN = _candidates(Q(priority=OWN_PRIORITY, turn__lte=OWN_TURN))
 _NEXT_NOT_BEFORE = CompiledQuery(
     lambda: (
-        WorkQueue.objects.queued()
-        .filter(not_before__gt=AFTER, not_before__lte=UNTIL)
+        WorkQueue.objects.filter(is_parked(ParkedFor.TIME), not_before__gt=AFTER, not_before__lte=UNTIL)
         .order_by("not_before")
         .values_list("not_before")
     ),
@@ -357,6 +260,12 @@ class WorkQueue(QueueActions, models.Model):
     input = models.JSONField(null=True, blank=True, help_text="The input of the workflow.")
     priority = models.PositiveSmallIntegerField(
         validators=[MaxValueValidator(31)], help_text="0 to 31, the boost included; higher goes first."
+    )
+    queue = models.CharField(
+        max_length=MAX_QUEUE_LENGTH,
+        default=DEFAULT_QUEUE,
+        db_default=DEFAULT_QUEUE,
+        help_text="The queue that workers take it from.",
     )
     turn = models.BigIntegerField(help_text="Its place among rows of one priority, so that groups take turns.")
     status = models.CharField(
@@ -406,6 +315,14 @@ class WorkQueue(QueueActions, models.Model):
     put_aside_reason = models.CharField(
         max_length=500, blank=True, default="", db_default="", help_text="Why it could not be dispatched."
     )
+    parked_for = models.CharField(
+        max_length=10,
+        choices=choices(ParkedFor),
+        blank=True,
+        default="",
+        db_default="",
+        help_text="Why it is out of the line for now; empty otherwise.",
+    )
     cancel_reason = models.CharField(max_length=200, blank=True, default="", help_text="Why it was cancelled.")
     created_at = models.DateTimeField(help_text="When it was queued.")
 
@@ -430,6 +347,9 @@ class WorkQueue(QueueActions, models.Model):
             one_of("status", QueueStatus, name="chainsched_queue_status"),
             one_of("source", Source, name="chainsched_queue_source"),
             models.CheckConstraint(
+                condition=Q(parked_for__in=["", *values(ParkedFor)]), name="chainsched_queue_parked_for"
+            ),
+            models.CheckConstraint(
                 condition=Q(priority__gte=0, priority__lte=31), name="chainsched_queue_priority_range"
             ),
             models.CheckConstraint(condition=Q(attempt__gte=1), name="chainsched_queue_attempt_positive"),
@@ -446,9 +366,23 @@ class WorkQueue(QueueActions, models.Model):
                 fields=["group", "priority", "turn"], condition=IS_QUEUED, name="chainsched_queue_group_turns"
             ),
             models.Index(
-                fields=["not_before"],
-                condition=IS_QUEUED & Q(not_before__isnull=False),
-                name="chainsched_queue_not_before",
+                fields=["parked_for", "id"], condition=IS_QUEUED & ~Q(parked_for=""), name="chainsched_queue_parked"
+            ),
+            models.Index(
+                fields=["not_before"], condition=is_parked(ParkedFor.TIME), name="chainsched_queue_not_before"
+            ),
+            models.Index(
+                fields=["workflow", "queue"],
+                condition=is_parked(ParkedFor.NO_WORKER),
+                name="chainsched_queue_no_worker",
+            ),
+            models.Index(
+                "group",
+                F("priority").desc(),
+                "turn",
+                "id",
+                condition=is_parked(ParkedFor.GROUP_FULL),
+                name="chainsched_queue_group_full",
             ),
             models.Index(fields=["run"], condition=IS_QUEUED & Q(run__isnull=False), name="chainsched_queue_run"),
             models.Index(

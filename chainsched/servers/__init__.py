@@ -10,6 +10,7 @@ from typing import Protocol, cast
 from django.utils.functional import SimpleLazyObject
 
 from chainsched.conf import load_server
+from chainsched.domain.routing import Pool
 from chainsched.flow.operate.take import Taken as Taken
 from chainsched.models import Process
 
@@ -22,8 +23,11 @@ class TaskServer(Protocol):
     """
 
     @abstractmethod
-    def known_workflows(self, *, now: datetime) -> Collection[str]:
-        """The names it can run at present; queued rows that name another workflow stay queued."""
+    def pools(self, *, now: datetime) -> Collection[Pool]:
+        """What it can run at present, from which queues, and how many executions it may be given now.
+
+        Rows that no pool takes stay queued.
+        """
         ...
 
     @abstractmethod
@@ -32,12 +36,7 @@ class TaskServer(Protocol):
         ...
 
     @abstractmethod
-    def room(self, *, now: datetime) -> int | None:
-        """How many executions it may be given now; None if the limits of chainsched alone decide."""
-        ...
-
-    @abstractmethod
-    def take(self, *, process: Process, workflows: Collection[str], limit: int) -> Taken:
+    def take(self, *, process: Process, limit: int) -> Taken:
         """Work that a worker takes for itself, at most so much; nothing from a server that is pushed to."""
         ...
 
@@ -49,10 +48,23 @@ class TaskServer(Protocol):
         """
         ...
 
+    @abstractmethod
+    def cancel(self, execution_ids: Collection[int]) -> None:
+        """Let these executions, which were asked to stop, stop as soon as may be; some may have ended meanwhile.
 
-def known_workflows(*, now: datetime) -> Collection[str]:
-    """The names that the server can run at present; it is asked when they are first looked at, if they are at all."""
-    return cast("Collection[str]", SimpleLazyObject(lambda: get_server().known_workflows(now=now)))
+        A pending one is closed already and cannot be claimed. Called for executions that were submitted, once each.
+        """
+        ...
+
+    @abstractmethod
+    def forget(self, execution_ids: Collection[int]) -> None:
+        """Drop these executions, which were submitted and went back to the queue: they do not exist any more."""
+        ...
+
+
+def known_pools(*, now: datetime) -> Collection[Pool]:
+    """The pools of the server at present; it is asked when they are first looked at, if they are at all."""
+    return cast("Collection[Pool]", SimpleLazyObject(lambda: get_server().pools(now=now)))
 
 
 def get_server() -> TaskServer:

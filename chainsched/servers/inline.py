@@ -9,6 +9,7 @@ from datetime import datetime
 
 from chainsched.db.clock import database_now
 from chainsched.domain.outcomes import Finished
+from chainsched.domain.routing import Pool
 from chainsched.flow.operate.take import Taken
 from chainsched.flow.run.claim import claim
 from chainsched.flow.run.execute import execute_here
@@ -21,16 +22,14 @@ from chainsched.servers import TaskServer
 class InlineServer(TaskServer):
     """Claims, runs and records in the calling thread, one after the other."""
 
-    def known_workflows(self, *, now: datetime) -> Collection[str]:
-        return registry.names()
+    def pools(self, *, now: datetime) -> Collection[Pool]:
+        """This process, which knows all workflows of the project and takes all queues; only the limits bound it."""
+        return [Pool(registry.names(), is_fed=True)]
 
     def recent_workflows(self, *, now: datetime) -> Collection[str]:
         return registry.names()
 
-    def room(self, *, now: datetime) -> int | None:
-        return None
-
-    def take(self, *, process: Process, workflows: Collection[str], limit: int) -> Taken:
+    def take(self, *, process: Process, limit: int) -> Taken:
         """Nothing: the dispatcher's own process runs all of it."""
         return Taken()
 
@@ -45,3 +44,9 @@ class InlineServer(TaskServer):
             claims = claim(process=process, workflows=registry.names(), limit=1, execution_ids=[execution_id])
             record([Finished(item.execution_id, execute_here(item)) for item in claims], by=process, now=database_now())
         Process.objects.filter(pk=process.pk).update(stopped_at=database_now())
+
+    def cancel(self, execution_ids: Collection[int]) -> None:
+        """Do nothing: none runs while another step of this thread does."""
+
+    def forget(self, execution_ids: Collection[int]) -> None:
+        """Do nothing: each execution ends within the call that submits it."""

@@ -10,12 +10,14 @@ from chainsched import Cron, GiveUp, RunCondition
 from chainsched.domain import outcomes
 from chainsched.domain.outcomes import Finished, Outcome
 from chainsched.domain.results import Cancelled
+from chainsched.domain.routing import Pool
 from chainsched.flow.maintain.recall import give_back, recall
 from chainsched.flow.run.activate import activate
 from chainsched.flow.run.claim import claim
 from chainsched.flow.run.dispatch import dispatch
 from chainsched.flow.run.evaluate import evaluate
 from chainsched.flow.run.fold_notes import fold_notes, settle
+from chainsched.flow.run.park import park, release_due
 from chainsched.flow.run.record import record
 from chainsched.models import DeadLetter, GraphRun, Manifest, ManifestGroup, Metadata, Process, WorkQueue
 from chainsched.registry import registry
@@ -134,6 +136,24 @@ class Family:
         self.parent_runs()
         manifest("a").disable()
 
+    def member_waits_while_off(self) -> None:
+        """Its row may not start."""
+        self.members_wait()
+        manifest("a").disable()
+
+    def members_wait_while_their_group_is_off(self) -> None:
+        self.members_wait()
+        self.group.disable()
+
+    def group_is_full(self) -> None:
+        """One member runs, and the others wait."""
+        self.group.set_limits(max_active_jobs=1, priority=0)
+        self.members_wait()
+        for name in ("x", "y"):
+            Manifest.objects.schedule(workflows.ping, name, None, None, group="g").trigger()
+        self.bench.dispatch()
+        self.claim()()
+
     def group_is_off(self) -> None:
         self.members_are_due()
         self.group.disable()
@@ -217,8 +237,19 @@ class Family:
     def dispatch(self) -> int:
         return len(dispatch(workflows=registry.names(), now=self.bench.now).execution_ids)
 
+    def park(self) -> int:
+        """By a dispatcher, for workers that know all workflows."""
+        return park([Pool(registry.names())], now=self.bench.now)
+
+    def running(self) -> list[str]:
+        return list(Metadata.objects.active().order_by("id").values_list("manifest_external_id", flat=True))
+
+    def raise_limit(self) -> bool:
+        return self.group.set_limits(max_active_jobs=9, priority=0)
+
     def dispatch_later(self) -> int:
         """When the time of rows that were put off has come."""
+        release_due(now=self.bench.now + MINUTE)
         return len(dispatch(workflows=registry.names(), now=self.bench.now + MINUTE).execution_ids)
 
     def claim(self, worker: Process | None = None) -> Call:

@@ -141,9 +141,18 @@ NAMED = [
     Race("cancel of a run", "settle", Family.last_note_waits, lambda f: (f.cancel_run, f.settle)),
     Race("disable", "settle", Family.last_note_waits, lambda f: (manifest("join").disable, f.settle)),
     Race("settle", "enable", Family.member_is_off_and_due, lambda f: (f.settle, manifest("a").enable)),
+    Race("park", "enable", Family.member_waits_while_off, lambda f: (f.park, manifest("a").enable)),
+    Race("park", "enable of a group", Family.members_wait_while_their_group_is_off, lambda f: (f.park, f.group.enable)),
     Race("record of a parent", "dispatch", Family.two_runs_overlap, lambda f: (f.record("parent"), f.dispatch_later)),
 ]
 OTHERS = [
+    Race("park", "trigger", Family.member_waits_while_off, lambda f: (f.park, manifest("a").trigger)),
+    Race("park", "cancel", Family.member_waits_while_off, lambda f: (f.park, manifest("a").cancel)),
+    Race("park", "remove", Family.member_waits_while_off, lambda f: (f.park, remove("a"))),
+    Race("park", "dispatch", Family.group_is_full, lambda f: (f.park, f.dispatch)),
+    Race("park", "park", Family.group_is_full, lambda f: (f.park, f.park)),
+    Race("park", "record", Family.group_is_full, lambda f: (f.park, f.record(*f.running()))),
+    Race("park", "higher limit", Family.group_is_full, lambda f: (f.park, f.raise_limit)),
     Race("first dependent", "record", Family.one_alone_runs, lambda f: (depend("x", on="alone"), f.record("alone"))),
     Race(
         "first child",

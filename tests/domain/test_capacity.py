@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -22,13 +23,14 @@ from chainsched.domain.capacity import (
     find_idle,
     room,
 )
+from chainsched.domain.routing import Pool
 
 A, B, C = 1, 2, 3
 
 
-def pending(by_group: dict[int | None, int]) -> Active:
-    """Executions that no process has yet."""
-    return Active(by_group=by_group, by_process={None: sum(by_group.values())})
+def pending(by_group: dict[int | None, int], limits: dict[int, int] | None = None) -> Active:
+    """Executions that no process has yet, and the limits of their groups."""
+    return Active(by_group=by_group, by_process={None: sum(by_group.values())}, limits=limits or {})
 
 
 def queue(*group_ids: int | None) -> list[Candidate]:
@@ -70,18 +72,17 @@ def test_the_same_rows_are_returned_in_the_given_order():
 
 
 @pytest.mark.parametrize(
-    ("max_active", "limits", "disabled", "active", "left"),
+    ("max_active", "limits", "active", "left"),
     [
-        pytest.param(100, {}, [], {}, (100, {}), id="nothing runs"),
-        pytest.param(None, {A: None}, [], {A: 7}, (None, {}), id="no limits at all"),
-        pytest.param(10, {A: 5}, [], {A: 2, B: 1, None: 3}, (4, {A: 3}), id="every active row counts globally"),
-        pytest.param(10, {A: 5}, [], {None: 4}, (6, {A: 5}), id="a row without a group counts against no group"),
-        pytest.param(2, {A: 1}, [], {A: 5}, (0, {A: 0}), id="lowered limits leave no room, not less than none"),
-        pytest.param(10, {A: 5, B: None}, [A, B], {}, (10, {A: 0, B: 0}), id="a disabled group has no room"),
+        pytest.param(100, {}, {}, (100, {}), id="nothing runs"),
+        pytest.param(None, {}, {A: 7}, (None, {}), id="no limits at all"),
+        pytest.param(10, {A: 5}, {A: 2, B: 1, None: 3}, (4, {A: 3}), id="every active row counts globally"),
+        pytest.param(10, {}, {None: 4}, (6, {}), id="a row without a group counts against no group"),
+        pytest.param(2, {A: 1}, {A: 5}, (0, {A: 0}), id="lowered limits leave no room, not less than none"),
     ],
 )
-def test_room_is_what_the_limits_leave(max_active, limits, disabled, active, left):
-    found = room(max_active=max_active, limits=limits, disabled=disabled, active=pending(active), slots={})
+def test_room_is_what_the_limits_leave(max_active, limits, active, left):
+    found = room(max_active=max_active, active=pending(active, limits), slots={})
     assert (found.total, found.groups) == left
 
 
@@ -101,28 +102,53 @@ def test_room_is_what_the_limits_leave(max_active, limits, disabled, active, lef
 )
 def test_a_process_counts_with_the_jobs_that_it_runs_at_once(by_process, taker_id, total):
     active, slots = Active(by_process=by_process), {1: 2, 2: 4}
-    left = room(max_active=10, limits={}, disabled=[], active=active, slots=slots, taker_id=taker_id)
+    left = room(max_active=10, active=active, slots=slots, taker_id=taker_id)
     left.lift()
     assert left.total == total
 
 
+def test_the_limit_of_a_group_in_which_nothing_is_active_comes_with_its_rows():
+    limited = [Candidate(row_id, A, turn=row_id, group_limit=2) for row_id in (1, 2, 3)]
+    free = Candidate(4, B, turn=4)
+    assert admit([*limited, free], room=Room(total=None)) == [limited[0], limited[1], free]
+    assert admit(limited, room=Room(total=None, groups={A: 1})) == limited[:1], "what is active counts"
+
+
 RIVAL = Rival(process_id=2, slots=3, workflows=["shared", "theirs"])
+THEIRS = Pool(frozenset({"shared", "theirs"}))
+OWN = Pool(["shared", "own"])
 
 
 @pytest.mark.parametrize(
     ("by_process", "expected"),
     [
-        pytest.param({}, Idle({"theirs"}, 3), id="all its slots"),
-        pytest.param({2: 2}, Idle({"theirs"}, 1), id="the one that is left"),
-        pytest.param({2: 9}, Idle(), id="none: all are busy"),
+        pytest.param({}, [Idle(THEIRS, 3)], id="all its slots"),
+        pytest.param({2: 2}, [Idle(THEIRS, 1)], id="the one that is left"),
+        pytest.param({2: 9}, [], id="none: all are busy"),
     ],
 )
 def test_the_idle_slots_of_a_rival_are_those_in_which_nothing_runs(by_process, expected):
-    assert find_idle([RIVAL], knows=["shared", "own"], active=Active(by_process=by_process)) == expected
+    assert find_idle([RIVAL], own=OWN, active=Active(by_process=by_process)) == expected
 
 
-def test_a_rival_that_knows_no_other_names_is_none():
-    assert find_idle([RIVAL], knows=["shared", "theirs"], active=Active()) == Idle()
+def test_rivals_that_take_the_same_rows_count_together():
+    again = replace(RIVAL, process_id=3, slots=1)
+    assert find_idle([RIVAL, again], own=OWN, active=Active()) == [Idle(THEIRS, 4)]
+
+
+@pytest.mark.parametrize(
+    ("rival_queues", "own_queues", "is_rival"),
+    [
+        pytest.param(None, None, False, id="both take all queues"),
+        pytest.param(["a"], None, False, id="it takes one of all"),
+        pytest.param(None, ["a"], True, id="it takes more queues"),
+        pytest.param(["a", "b"], ["a"], True, id="it takes another queue"),
+        pytest.param(["a"], ["a", "b"], False, id="it takes one of ours"),
+    ],
+)
+def test_a_rival_is_one_that_takes_rows_that_the_own_pool_does_not(rival_queues, own_queues, is_rival):
+    rival = Rival(process_id=2, slots=3, workflows=["shared"], queues=rival_queues)
+    assert bool(find_idle([rival], own=Pool(["shared", "own"], own_queues), active=Active())) is is_rival
 
 
 def test_with_fewer_places_than_slots_nothing_is_taken_ahead():
@@ -133,23 +159,23 @@ def test_with_fewer_places_than_slots_nothing_is_taken_ahead():
 
 
 def test_full_groups_are_named_so_that_their_rows_are_not_read():
-    left = room(max_active=10, limits={A: 2, B: 1}, disabled=[C], active=pending({A: 1, B: 1}), slots={})
-    assert left.full_groups == {B, C}
+    left = room(max_active=10, active=pending({A: 1, B: 1}, {A: 2, B: 1}), slots={})
+    assert left.full_groups == {B}
 
 
 @given(
     max_active=st.none() | st.integers(0, 6),
-    limits=st.dictionaries(st.integers(1, 3), st.none() | st.integers(1, 4)),
-    disabled=st.sets(st.integers(1, 3)),
+    limits=st.dictionaries(st.integers(1, 3), st.integers(1, 4)),
     active=st.dictionaries(st.none() | st.integers(1, 3), st.integers(0, 9)),
     waiting=st.lists(st.none() | st.integers(1, 3), max_size=20),
 )
-def test_no_turn_breaks_a_limit_and_room_is_never_negative(max_active, limits, disabled, active, waiting):
-    left = room(max_active=max_active, limits=limits, disabled=disabled, active=pending(active), slots={})
-    started = Counter(admitted_groups(queue(*waiting), left))
+def test_no_turn_breaks_a_limit_and_room_is_never_negative(max_active, limits, active, waiting):
+    known = {group_id: limit for group_id, limit in limits.items() if active.get(group_id)}
+    left = room(max_active=max_active, active=pending(active, known), slots={})
+    rows = [replace(row, group_limit=limits.get(row.group_id or 0)) for row in queue(*waiting)]
+    started = Counter(admitted_groups(rows, left))
     for group_id, count in started.items():
         limit = limits.get(group_id) if group_id is not None else None
-        assert group_id not in disabled
         assert limit is None or active.get(group_id, 0) + count <= limit
     assert not started or max_active is None or sum(active.values()) + started.total() <= max_active
     assert left.total is None or left.total >= 0

@@ -103,11 +103,30 @@ def _now():
         (["run_scheduler", "--once", "--for", "3"], "not allowed with argument"),
         (["run_scheduler", "--loops", "carousel"], "invalid choice: 'carousel'"),
         (["run_worker", "--processes", "0"], "'0' is below 1"),
+        (["run_worker", "--queues", "a,,b"], "the name of a queue must be a text of the letters a to z"),
+        (["run_scheduler", "--queues", "two words"], "'two words' is none"),
     ],
 )
 def test_bad_options_are_refused_in_words(arguments, words):
     with pytest.raises(CommandError, match=words):
         run(*arguments)
+
+
+def test_a_worker_takes_jobs_from_the_queues_that_it_names(until_done):
+    for name, queue in (("light", None), ("heavy", "heavy")):
+        Manifest.objects.schedule(workflows.ping, name, None, None, queue=queue).trigger()
+    output = run("run_worker", "--for", "1", "--processes", "1", "--queues", "other, heavy")
+    assert "Worker started: 1 jobs at once in this process, from queues heavy, other." in output
+    assert Process.objects.get().queues == ["heavy", "other"]
+    assert Metadata.objects.get().manifest_external_id == "heavy"
+
+
+@pytest.mark.parametrize("command", ["run_scheduler", "run_worker"])
+def test_names_of_queues_that_nothing_uses_are_named(command):
+    Manifest.objects.schedule(workflows.ping, "job", None, None, queue="heavy")
+    output = run(command, "--for", "0.1", "--queues", "heavy,heayv")
+    assert output.count("Nothing uses queue") == 1
+    assert "Nothing uses queue 'heayv'; in use are default, heavy." in output
 
 
 @pytest.mark.parametrize("command", ["run_scheduler", "run_worker"])

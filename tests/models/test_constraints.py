@@ -138,6 +138,7 @@ MANIFESTS: list[tuple[str, dict[str, Any]]] = [
 ROWS: list[tuple[str, dict[str, Any]]] = [
     ("chainsched_queue_status", {"status": "waiting"}),
     ("chainsched_queue_source", {"source": "rumour"}),
+    ("chainsched_queue_parked_for", {"parked_for": "fun"}),
     ("chainsched_queue_priority_range", {"priority": 32}),
     ("priority", {"priority": -1}),
     ("chainsched_queue_attempt_positive", {"attempt": 0}),

@@ -10,6 +10,7 @@ import pytest
 from django.db import connection
 
 from chainsched.db.clock import database_now
+from chainsched.domain.routing import Pool
 from chainsched.domain.states import ExecutionState
 from chainsched.flow.inspect.health import check_health
 from chainsched.models import DeadLetter, Manifest, Metadata, Process
@@ -94,7 +95,7 @@ def test_without_notices_a_chain_does_not_wait_for_an_interval_at_each_step(laun
         )
         processes = [slow("run_scheduler", "--processes", "0"), slow("run_worker", "--processes", "1")]
         wait_until(lambda: Process.objects.filter(deaf_since__isnull=False).count() == 2)
-        (note,) = check_health(workflows=["testapp.ping"], now=database_now()).notes
+        (note,) = check_health(pools=[Pool(["testapp.ping"])], now=database_now()).notes
         assert "hear no notices" in note
         chain.trigger()
         wait_until(lambda: len(_completed()) == 30)

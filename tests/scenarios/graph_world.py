@@ -23,6 +23,7 @@ from chainsched.domain import outcomes
 from chainsched.domain.declarations import Declaration
 from chainsched.domain.inputs import OWN_INPUT
 from chainsched.domain.outcomes import Finished, Outcome
+from chainsched.domain.routing import Pool
 from chainsched.domain.states import ExecutionState, RunCondition
 from chainsched.exceptions import DeclarationError
 from chainsched.flow.maintain.fsck import run_fsck
@@ -32,6 +33,7 @@ from chainsched.flow.run.consume import consume
 from chainsched.flow.run.dispatch import dispatch
 from chainsched.flow.run.evaluate import evaluate
 from chainsched.flow.run.fold_notes import fold_notes, settle
+from chainsched.flow.run.park import release
 from chainsched.flow.run.record import record
 from chainsched.flow.schedule.batches import declaration
 from chainsched.flow.schedule.plan import Origin
@@ -49,6 +51,7 @@ from chainsched.models import (
 )
 from chainsched.models.join_state import JoinStateQuerySet
 from chainsched.models.manifest_state import ManifestStateQuerySet
+from tests.drive import keep_line
 from tests.factories import NOW, make_process
 from tests.scenarios import graph_model, graph_oracle
 from tests.scenarios.graph_oracle import History, Rows, find_unsettled
@@ -251,11 +254,13 @@ class World:
         return self._take(limit) if rng.random() < 0.5 else self._start(limit)
 
     def _take(self, limit: int) -> int:
+        release([Pool(WORKFLOWS)], now=self.now)
         dispatched = dispatch(workflows=WORKFLOWS, now=self.now, limit=limit, taker=self.process)
         cancel_late(dispatched.cancelled_rows, now=self.now)
         return len(dispatched.claims) + len(dispatched.cancelled_rows)
 
     def _start(self, limit: int = 100) -> int:
+        keep_line(WORKFLOWS, now=self.now)
         dispatched = dispatch(workflows=WORKFLOWS, now=self.now)
         cancel_late(dispatched.cancelled_rows, now=self.now)
         claimed = claim(process=self.process, workflows=WORKFLOWS, limit=limit, now=self.now)

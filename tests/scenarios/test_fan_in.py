@@ -11,7 +11,6 @@ from chainsched.domain.states import ExecutionState
 from chainsched.exceptions import DeclarationError
 from chainsched.flow.maintain.fsck import reconcile
 from chainsched.flow.run.claim import claim
-from chainsched.flow.run.dispatch import dispatch
 from chainsched.flow.run.record import record
 from chainsched.models import Manifest, Metadata
 from chainsched.registry import registry
@@ -39,7 +38,7 @@ def family(bench):
 
 def start_all(bench):
     bench.manage()
-    dispatch(workflows=registry.names(), now=bench.now)
+    bench.dispatch()
     claim(process=bench.process, workflows=registry.names(), limit=100, now=bench.now)
 
 

@@ -14,6 +14,7 @@ from chainsched import Every
 from chainsched.db import audit_guard
 from chainsched.domain import outcomes
 from chainsched.domain.outcomes import Finished
+from chainsched.domain.parking import ParkedFor
 from chainsched.domain.states import ExecutionState, QueueStatus, RunCondition, ScheduleType, Source
 from chainsched.flow.maintain.fsck import CHECKS, RECONCILED, reconcile, run_fsck
 from chainsched.flow.maintain.fsck_executions import queue_and_executions_agree
@@ -327,6 +328,12 @@ def row_put_aside(bench):
     WorkQueue.objects.put_aside({row.id: "it does not fit"}, now=bench.now)
 
 
+def row_parked(bench):
+    bench.travel_to(bench.now + timedelta(hours=1))
+    bench.manage()
+    WorkQueue.objects.queued().filter(manifest=manifest("root")).update(parked_for=ParkedFor.DISABLED)
+
+
 BROKEN: list[tuple[str, Callable[..., None], str]] = [
     ("alarm_missing", alarm_lost, "root"),
     ("alarm_missing", wish_lost, "leaf"),
@@ -373,6 +380,7 @@ BROKEN: list[tuple[str, Callable[..., None], str]] = [
     ("state_row", state_row_missing, "leaf"),
     ("put_aside", manifest_put_aside, "root"),
     ("put_aside", row_put_aside, "root"),
+    ("parked", row_parked, "root"),
 ]
 
 

@@ -12,6 +12,7 @@ from django.db.utils import ProgrammingError
 from django.test.utils import CaptureQueriesContext
 
 from chainsched import Every, api
+from chainsched.domain.routing import Pool
 from chainsched.domain.states import QueueStatus
 from chainsched.flow.inspect.explain import explain
 from chainsched.flow.inspect.health import check_health
@@ -107,7 +108,7 @@ def reads_of(act: Callable[[], object], name: str) -> int:
 
 
 def notes() -> str:
-    return " ".join(check_health(workflows=registry.names(), now=NOW).notes)
+    return " ".join(check_health(pools=[Pool(registry.names())], now=NOW).notes)
 
 
 def explained(name: str):
@@ -153,7 +154,7 @@ class TestTheManager:
         sql("UPDATE chainsched_manifest SET exclusions = %s WHERE id = %s", f"[{'1' * 5000}]", bad.id)
         make_others()
         assert evaluate(now=NOW).queued == OTHERS
-        assert explain(bad.id, workflows=(), now=NOW).code == "put_aside"
+        assert explain(bad.id, pools=(), now=NOW).code == "put_aside"
         assert "1 manifests." in notes()
         reconcile(now=NOW + INTERVAL)
         assert ManifestState.objects.aside().get().manifest_id == bad.id
@@ -258,11 +259,8 @@ class TestTheDispatcher:
 
 
 class KnowsAll:
-    def known_workflows(self, *, now):
-        return registry.names()
-
-    def room(self, *, now):
-        return None
+    def pools(self, *, now):
+        return [Pool(registry.names(), is_fed=True)]
 
     def submit(self, execution_ids):
         pass

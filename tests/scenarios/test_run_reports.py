@@ -13,7 +13,6 @@ from chainsched.domain.results import Answer
 from chainsched.domain.states import ExecutionState
 from chainsched.exceptions import InvalidInput
 from chainsched.flow.run.claim import claim
-from chainsched.flow.run.dispatch import dispatch
 from chainsched.flow.run.record import record
 from chainsched.models import DeadLetter, GraphRun, JoinState, Metadata
 from chainsched.models.join_reports import describe_join
@@ -45,7 +44,7 @@ def diamond(bench):
 
 def start_all(bench):
     bench.manage()
-    dispatch(workflows=registry.names(), now=bench.now)
+    bench.dispatch()
     claim(process=bench.process, workflows=registry.names(), limit=100, now=bench.now)
 
 

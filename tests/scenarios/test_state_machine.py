@@ -38,6 +38,7 @@ from chainsched.domain import outcomes
 from chainsched.domain.declarations import Declaration
 from chainsched.domain.inputs import OWN_INPUT
 from chainsched.domain.outcomes import FailureType, Finished, Outcome
+from chainsched.domain.routing import Pool
 from chainsched.domain.states import ExecutionState, RunCondition
 from chainsched.exceptions import ProcessLost
 from chainsched.flow.maintain.fsck import reconcile
@@ -46,12 +47,13 @@ from chainsched.flow.run.activate import activate
 from chainsched.flow.run.claim import claim
 from chainsched.flow.run.dispatch import dispatch
 from chainsched.flow.run.evaluate import PAGE, evaluate
+from chainsched.flow.run.park import release
 from chainsched.flow.run.record import record
 from chainsched.flow.schedule.batches import declaration
 from chainsched.flow.schedule.plan import Origin
 from chainsched.flow.schedule.seed import write_declarations
 from chainsched.models import DeadLetter, Manifest, ManifestGroup, ManifestState, Metadata, Process, WorkQueue
-from tests.drive import reap_silent, silent_processes
+from tests.drive import keep_line, reap_silent, silent_processes
 from tests.factories import NOW, make_process
 from tests.scenarios import reference_model as rm
 from tests.scenarios.reference_model import Group, Job, Model, Run
@@ -381,6 +383,7 @@ class Engine(RuleBasedStateMachine):
         self.dispatch()
 
     def dispatch(self) -> None:
+        keep_line(WORKFLOWS, now=self.model.now)
         started = dispatch(workflows=WORKFLOWS, now=self.model.now).execution_ids
         names = dict(Metadata.objects.filter(id__in=started).values_list("id", "manifest_external_id"))
         self.model.dispatch([(names[id_], id_) for id_ in started])
@@ -404,6 +407,7 @@ class Engine(RuleBasedStateMachine):
         process = Process.objects.get(pk=process_id)
         room = self.model.limit
         self.model.limit = min(room, len(self.model.active()) + limit)
+        release([Pool(WORKFLOWS)], now=self.model.now)
         claims = dispatch(workflows=WORKFLOWS, now=self.model.now, limit=limit, taker=process).claims
         assert all(item.process_id == process_id for item in claims)
         self.model.take(process_id, [(item.external_id, item.execution_id) for item in claims])

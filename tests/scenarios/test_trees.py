@@ -11,7 +11,6 @@ from chainsched.domain.states import ExecutionState, QueueStatus, Source
 from chainsched.exceptions import InvalidInput
 from chainsched.flow.maintain.fsck import run_fsck
 from chainsched.flow.run.claim import claim
-from chainsched.flow.run.dispatch import dispatch
 from chainsched.flow.run.fold_notes import settle
 from chainsched.flow.run.record import record
 from chainsched.models import DeadLetter, GraphRun, JoinState, Manifest, Metadata, WorkQueue
@@ -39,7 +38,7 @@ def family(bench):
 def start(bench):
     """Let everything that may start be claimed."""
     bench.manage()
-    dispatch(workflows=registry.names(), now=bench.now)
+    bench.dispatch()
     claim(process=bench.process, workflows=registry.names(), limit=100, now=bench.now)
 
 

@@ -18,6 +18,7 @@ from django.urls import reverse
 from chainsched.domain.due import Reason
 from chainsched.domain.outcomes import Finished, Outcome
 from chainsched.domain.retention import Policy
+from chainsched.domain.routing import Pool
 from chainsched.domain.states import ExecutionState, ScheduleType, Source
 from chainsched.flow.inspect.causes import find_causes
 from chainsched.flow.inspect.explain import explain, explain_row
@@ -327,9 +328,9 @@ def test_fsck_repairs_others_and_leaves_it(bench: Workbench, case: Case) -> None
 def test_explain_says_which_value_is_unknown(bench: Workbench, case: Case) -> None:
     row = case.make()
     manifest = row if isinstance(row, Manifest) else row.manifest
-    explained = [explain(manifest.id, workflows=registry.names(), now=bench.now)]
+    explained = [explain(manifest.id, pools=[Pool(registry.names())], now=bench.now)]
     if isinstance(row, WorkQueue):
-        explained.append(explain_row(row, workflows=registry.names(), now=bench.now))
+        explained.append(explain_row(row, pools=[Pool(registry.names())], now=bench.now))
     for explanation in explained:
         assert explanation.code == Reason.UNKNOWN_VALUE
         assert case.label.removeprefix("unknown: ") in explanation.reason
@@ -448,9 +449,9 @@ def test_a_run_with_unknown_members_can_be_described() -> None:
     write(state, outcome="held")
     assert "held" in describe_run(run).in_words
     assert [report.outcome for report in describe_joins(run).reports] == ["held"]
-    assert explain(join.id, workflows=registry.names(), now=NOW).code == Reason.PARENT_NOT_AHEAD
+    assert explain(join.id, pools=[Pool(registry.names())], now=NOW).code == Reason.PARENT_NOT_AHEAD
 
 
 def test_an_unknown_schedule_has_no_next_runs() -> None:
     manifest = write(strange(), schedule_type=NEW)
-    assert explain(manifest.id, workflows=registry.names(), now=NOW).next_runs == ()
+    assert explain(manifest.id, pools=[Pool(registry.names())], now=NOW).next_runs == ()

@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import ClassVar
 
+from chainsched.domain.routing import Pool
 from chainsched.models import Process
 from chainsched.servers import Taken
 
@@ -11,19 +12,25 @@ PATH = "tests.servers.own.OwnServer"
 
 
 class OwnServer:
+    room: ClassVar[int | None] = None
     submitted: ClassVar[list[int]] = []
+    cancelled: ClassVar[list[int]] = []
+    forgotten: ClassVar[list[int]] = []
 
-    def known_workflows(self, *, now: datetime) -> Collection[str]:
-        return {"testapp.ping"}
+    def pools(self, *, now: datetime) -> Collection[Pool]:
+        return [Pool({"testapp.ping"}, is_fed=True, room=self.room)]
 
     def recent_workflows(self, *, now: datetime) -> Collection[str]:
         return {"testapp.ping"}
 
-    def room(self, *, now: datetime) -> int | None:
-        return None
-
-    def take(self, *, process: Process, workflows: Collection[str], limit: int) -> Taken:
+    def take(self, *, process: Process, limit: int) -> Taken:
         return Taken()
 
     def submit(self, execution_ids: Sequence[int]) -> None:
         self.submitted.extend(execution_ids)
+
+    def cancel(self, execution_ids: Collection[int]) -> None:
+        self.cancelled.extend(execution_ids)
+
+    def forget(self, execution_ids: Collection[int]) -> None:
+        self.forgotten.extend(execution_ids)

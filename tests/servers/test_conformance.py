@@ -6,6 +6,7 @@ import pytest
 from django.db import connection
 
 from chainsched.conf import SERVERS
+from chainsched.domain.routing import are_taken
 from chainsched.flow.operate.take import Taken
 from chainsched.servers import TaskServer, get_server
 from tests.factories import NOW, make_execution, make_manifest, make_process, make_queue_row
@@ -23,7 +24,7 @@ def server(name, settings):
 
 
 def test_the_interface_has_the_methods_that_callers_use():
-    assert METHODS == ["known_workflows", "recent_workflows", "room", "submit", "take"]
+    assert METHODS == ["cancel", "forget", "pools", "recent_workflows", "submit", "take"]
 
 
 @each_server
@@ -46,7 +47,7 @@ def test_a_server_takes_the_arguments_of_the_interface(server, method):
 @pytest.mark.django_db
 def test_a_server_knows_the_workflows_that_can_be_run(server):
     make_process(heartbeat_at=NOW, workflows=["testapp.ping"])
-    assert "testapp.ping" in server.known_workflows(now=NOW)
+    assert are_taken("testapp.ping", "default", pools=server.pools(now=NOW))
 
 
 @each_server
@@ -55,13 +56,14 @@ def test_work_reaches_a_server_in_one_way(server):
     """Its workers take queued rows, or executions are submitted to it, which it can still run then; never both."""
     process = make_process(heartbeat_at=NOW, workflows=["testapp.ping"])
     make_queue_row(make_manifest(state={}))
-    taken = server.take(process=process, workflows=["testapp.ping"], limit=5)
-    if server.room(now=NOW) == 0:
+    taken = server.take(process=process, limit=5)
+    if not any(pool.is_fed for pool in server.pools(now=NOW)):
         assert [item.workflow for item in taken.claims] == ["testapp.ping"]
         assert not list(server.recent_workflows(now=NOW))
     else:
         assert taken == Taken()
-        assert set(server.known_workflows(now=NOW)) <= set(server.recent_workflows(now=NOW))
+        names = {name for pool in server.pools(now=NOW) for name in pool.workflows}
+        assert names <= set(server.recent_workflows(now=NOW))
 
 
 @each_server
@@ -70,3 +72,5 @@ def test_a_turn_that_dispatched_nothing_changes_no_row(server, django_assert_num
     make_execution()
     with django_assert_num_queries(0, connection=connection):
         server.submit([])
+        server.cancel([])
+        server.forget([])

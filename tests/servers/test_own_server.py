@@ -15,7 +15,7 @@ from chainsched.management.verbs.operate import operator_verbs
 from chainsched.models import Manifest, Metadata, Process, WorkQueue
 from chainsched.runtime.loops import dispatcher
 from chainsched.runtime.loops.reaper import Reaper
-from tests.factories import NOW, make_process, make_queue_row
+from tests.factories import NOW, make_execution, make_manifest, make_process, make_queue_row
 from tests.servers.own import PATH, OwnServer
 from tests.testapp import workflows
 
@@ -46,7 +46,8 @@ COMMANDS = [
 @pytest.fixture
 def own_server(settings, monkeypatch):
     monkeypatch.setattr("chainsched.db.clock._stopped_at", NOW)
-    monkeypatch.setattr(OwnServer, "submitted", [])
+    for told in ("submitted", "cancelled", "forgotten"):
+        monkeypatch.setattr(OwnServer, told, [])
     settings.CHAINSCHED = {"TASK_SERVER": PATH}
 
 
@@ -74,8 +75,20 @@ def test_the_reaper_takes_back_executions_that_the_server_can_no_longer_run(own_
     assert reaper.turn(NOW).did == 0
     monkeypatch.setattr(OwnServer, "recent_workflows", lambda self, *, now: [])
     assert reaper.turn(NOW).did == 1
+    assert OwnServer.forgotten == OwnServer.submitted
     assert WorkQueue.objects.queued().get() == row
     assert not Metadata.objects.exists()
+
+
+def test_the_server_is_told_once_of_each_running_execution_that_is_to_stop(own_server):
+    running = make_execution(make_manifest(state={}), state="in_progress")
+    turns = dispatcher.Dispatcher()
+    turns.turn(NOW)
+    assert OwnServer.cancelled == []
+    running.cancel()
+    for _ in range(2):
+        turns.turn(NOW)
+    assert OwnServer.cancelled == [running.id]
 
 
 def test_the_health_asks_the_server_and_no_process(own_server):
@@ -129,14 +142,14 @@ class TestSubmittingAgain:
 
     def test_a_server_without_room_gets_no_more_but_the_lost_ones_again(self, loop, monkeypatch):
         turns, execution_id = loop
-        monkeypatch.setattr(OwnServer, "room", lambda self, *, now: 0)
+        monkeypatch.setattr(OwnServer, "room", 0)
         make_queue_row(workflow="testapp.ping")
         turns.turn(NOW + timedelta(minutes=5))
         assert OwnServer.submitted == [execution_id] * 2
         assert WorkQueue.objects.queued().count() == 1
 
     def test_a_server_gets_as_many_as_it_has_room_for(self, own_server, monkeypatch):
-        monkeypatch.setattr(OwnServer, "room", lambda self, *, now: 2)
+        monkeypatch.setattr(OwnServer, "room", 2)
         for _ in range(3):
             make_queue_row(workflow="testapp.ping")
         dispatcher.Dispatcher().turn(NOW)

@@ -15,6 +15,7 @@ from chainsched.conf import get_config
 from chainsched.domain.declarations import MAX_COUNT, MAX_PRIORITY
 from chainsched.domain.inputs import OWN_INPUT
 from chainsched.domain.redaction import redact
+from chainsched.domain.routing import MAX_QUEUE_LENGTH, check_queue
 from chainsched.exceptions import ChainschedError
 from chainsched.models import Manifest
 from chainsched.operations import Operation
@@ -55,7 +56,7 @@ class NoteForm(ReasonForm):
 
 
 class LimitsForm(ReasonForm):
-    """Asks for a group's limit and priority."""
+    """Asks for a group's limit, priority and queue."""
 
     max_active_jobs = forms.IntegerField(
         min_value=1,
@@ -64,11 +65,24 @@ class LimitsForm(ReasonForm):
         help_text="How many jobs may be active at once. Leave it empty for no limit.",
     )
     priority = forms.IntegerField(min_value=0, max_value=MAX_PRIORITY, help_text="0 to 31; higher goes first.")
-    field_order = ("max_active_jobs", "priority", "reason")
+    queue = forms.CharField(
+        required=False,
+        max_length=MAX_QUEUE_LENGTH,
+        help_text="The queue that workers take its jobs from, for manifests without one. Leave it empty for 'default'.",
+    )
+    field_order = ("max_active_jobs", "priority", "queue", "reason")
 
     def __init__(self, data: Any = None, *, rows: Sequence[Any], may_see_payloads: bool) -> None:
         super().__init__(data, rows=rows, may_see_payloads=may_see_payloads)
-        self.initial = {"max_active_jobs": rows[0].max_active_jobs, "priority": rows[0].priority}
+        self.initial = {name: getattr(rows[0], name) for name in ("max_active_jobs", "priority", "queue")}
+
+    def clean_queue(self) -> str:
+        """The name of a queue; empty for none of its own."""
+        queue: str = self.cleaned_data["queue"]
+        try:
+            return check_queue(queue) if queue else ""
+        except ValueError as error:
+            raise forms.ValidationError(f"The name of a queue {error}.") from error
 
 
 class TriggerForm(ReasonForm):
@@ -129,7 +143,7 @@ FORMS: Mapping[tuple[str, ...], type[ReasonForm]] = {
     (): ReasonForm,
     ("delay", "input"): TriggerForm,
     ("input",): ActivationForm,
-    ("max_active_jobs", "priority"): LimitsForm,
+    ("max_active_jobs", "priority", "queue"): LimitsForm,
 }
 
 

@@ -14,6 +14,7 @@ from chainsched.admin.kit.operations import OperatingPage
 from chainsched.admin.kit.permissions import Verbs
 from chainsched.admin.kit.sections import Fact, Facts, Section, Table
 from chainsched.admin.pages.graphs import MAX_ON_PAGE, GroupGraphs
+from chainsched.domain.routing import DEFAULT_QUEUE
 from chainsched.domain.states import ExecutionState
 from chainsched.models import Manifest, ManifestGroup, Metadata, WorkQueue
 from chainsched.models.obstacles import state_of
@@ -76,6 +77,7 @@ class ManifestGroupPage(Verbs, GroupGraphs, OperatingPage):
             Fact("active", f"{row.counts[0]} of {limit}", "Pending or running at this moment."),
             Fact("waiting", row.counts[1], "Rows in the queue."),
             Fact("priority", row.priority, "0 to 31; for manifests without a priority of their own."),
+            Fact("queue", row.queue or DEFAULT_QUEUE, "Where workers take jobs from; for manifests without one."),
         ]
         yield Facts("Now", facts)
         yield self._active_executions(request, row)

@@ -30,7 +30,7 @@ from chainsched.flow.inspect.explain import explain
 from chainsched.models import DeadLetter, Manifest, ManifestGroup, Metadata
 from chainsched.models.manifest_facts import load_open_items
 from chainsched.models.obstacles import state_of
-from chainsched.servers import known_workflows
+from chainsched.servers import known_pools
 
 MAX_RUNS = 10
 MAX_PARENTS = 20
@@ -177,7 +177,7 @@ class ManifestPage(Verbs, ManifestGraphs, OperatingPage):
 
     def _explain(self, request: HttpRequest, manifest: Manifest, now: datetime) -> Explanation:
         try:
-            found = explain(manifest.pk, workflows=known_workflows(now=now), now=now)
+            found = explain(manifest.pk, pools=known_pools(now=now), now=now)
             # These reasons name the manifests that a join waits for, also those that this user may not see.
             is_told = found.code not in NAMING or self.sees_all(request, Manifest)
             return found if is_told else replace(found, reason=IN_WORDS[Reason(found.code)])

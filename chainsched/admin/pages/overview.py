@@ -26,7 +26,9 @@ from chainsched.admin.kit.paginator import MAX_COUNTED
 from chainsched.admin.kit.sections import Table
 from chainsched.db.clock import database_now
 from chainsched.db.counts import count_each
+from chainsched.domain.parking import ParkedFor
 from chainsched.domain.results import Health
+from chainsched.domain.routing import Pool
 from chainsched.domain.states import DeadLetterStatus, ExecutionState, QueueStatus
 from chainsched.domain.statistics import Statistics, hour_of
 from chainsched.flow.inspect.explain import explain_rows
@@ -40,6 +42,8 @@ SHOWN = 5
 MAX_PROCESSES = 20
 # Rows at the head of the queue that are read, and how long one may wait there before it counts as stuck.
 HEAD_ROWS = 200
+# Rows that are parked for another reason than a time are late, however far behind they are in the order.
+BLOCKED = tuple(reason for reason in ParkedFor if reason is not ParkedFor.TIME)
 STUCK_AFTER = timedelta(minutes=1)
 NONE_AT_THE_HEAD = f"None of the first {HEAD_ROWS} rows"
 # The figures of open work: the table, and the QuerySet method that leaves the open rows.
@@ -145,12 +149,10 @@ class Overview:
         """Rows at the head of the queue that have waited there for long, and why each waits."""
         if not self._sees(WorkQueue):
             return
-        is_due = Q(not_before__isnull=True) | Q(not_before__lte=self.at)
-        rows = visible(self._site, self._request, WorkQueue).in_line().filter(is_due).with_owners().in_order()
-        head = list(rows[:HEAD_ROWS])
+        head = self._head_of_queue()
         late = [row for row in head if self.at - _waiting_since(row) > STUCK_AFTER]
         shown = sorted(late, key=_waiting_since)[:SHOWN]
-        explanations = explain_rows(shown, workflows=self._workflows if shown else (), now=self.at)
+        explanations = explain_rows(shown, pools=self._pools if shown else (), now=self.at)
         yield Table(
             "Stuck in the queue",
             ("Manifest", "Waiting time", "Why"),
@@ -185,7 +187,7 @@ class Overview:
             )
 
     def _why_unclaimed(self, run: Metadata) -> str:
-        if run.workflow not in self._workflows:
+        if not any(run.workflow in pool.workflows for pool in self._pools):
             return f"no live process can run {run.workflow!r}; start a worker that knows it"
         return "the task server has not claimed it; it is submitted again every minute"
 
@@ -257,7 +259,7 @@ class Overview:
     def _health(self) -> Health:
         if not self._sees(Process):
             return Health()
-        return check_health(workflows=self._workflows, now=self.at, is_thorough=False)
+        return check_health(pools=self._pools, now=self.at, is_thorough=False)
 
     @cached_property
     def _open(self) -> dict[str, int]:
@@ -295,6 +297,13 @@ class Overview:
     def _statistics(self) -> Statistics | None:
         return None if self._hourly_statistics is None else self._hourly_statistics.statistics()
 
+    def _head_of_queue(self) -> list[WorkQueue]:
+        """The first rows in line whose time has come, and the oldest that are parked for another reason than a time."""
+        rows = visible(self._site, self._request, WorkQueue).with_owners()
+        is_due = Q(not_before__isnull=True) | Q(not_before__lte=self.at)
+        head = list(rows.in_line().filter(is_due).in_order()[:HEAD_ROWS])
+        return [*head, *rows.parked(*BLOCKED).order_by("parked_for", "id")[:HEAD_ROWS]]
+
     def _sees(self, model: type[models.Model]) -> bool:
         """Whether this admin has a page for this model that the user may see."""
         is_there = self._site.is_registered(model)
@@ -312,9 +321,9 @@ class Overview:
         return display.linked(self._list(Metadata, by_workflow=workflow, **filters), workflow)
 
     @cached_property
-    def _workflows(self) -> Collection[str]:
-        """The names of the workflows that the task server can run at present."""
-        return get_server().known_workflows(now=self.at)
+    def _pools(self) -> Collection[Pool]:
+        """What the task server can run at present."""
+        return get_server().pools(now=self.at)
 
     def _link(self, row: models.Model, words: str = "") -> Any:
         return display.link(self._site, row, words)

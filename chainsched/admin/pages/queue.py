@@ -14,6 +14,8 @@ from chainsched.admin.kit.manifest_search import FoundByManifest
 from chainsched.admin.kit.operations import OperatingPage
 from chainsched.admin.kit.permissions import Verbs
 from chainsched.admin.kit.sections import Fact, Facts, Section
+from chainsched.domain.known import label
+from chainsched.domain.parking import ParkedFor
 from chainsched.domain.states import QueueStatus
 from chainsched.models import Manifest, ManifestGroup, Metadata, WorkQueue
 
@@ -21,7 +23,7 @@ MAX_COUNTED = 10_000
 
 
 def _is_in_line(row: WorkQueue) -> bool:
-    return row.status == QueueStatus.QUEUED and row.put_aside_at is None
+    return row.status == QueueStatus.QUEUED and row.put_aside_at is None and not row.parked_for
 
 
 class WorkQueuePage(Verbs, FoundByManifest, OperatingPage):
@@ -31,13 +33,15 @@ class WorkQueuePage(Verbs, FoundByManifest, OperatingPage):
         "number",
         "manifest_name",
         "standing",
+        "waits_for",
         "priority",
+        "queue",
         "source",
         "attempt",
         "due",
         "waits_until",
     )
-    list_filter = (QueueStatusFilter, "source", typed("group", "group__name"))
+    list_filter = (QueueStatusFilter, "parked_for", "source", typed("queue", "queue"), typed("group", "group__name"))
     sortable_by = ()
     target = "row"
 
@@ -62,6 +66,11 @@ class WorkQueuePage(Verbs, FoundByManifest, OperatingPage):
     @admin.display(description="status")
     def standing(self, row: WorkQueue) -> Any:
         return _standing(row)
+
+    @admin.display(description="waits for")
+    def waits_for(self, row: WorkQueue) -> str:
+        is_parked = row.status == QueueStatus.QUEUED and row.parked_for
+        return label(ParkedFor, row.parked_for) if is_parked else display.NOTHING
 
     @admin.display(description="due")
     def due(self, row: WorkQueue) -> Any:
@@ -89,6 +98,7 @@ class WorkQueuePage(Verbs, FoundByManifest, OperatingPage):
             Fact("group", self.name(groups, row.group_id)),
             Fact("execution", self.name(executions, row.execution_id)),
             Fact("caused by", self.name(executions, row.parent_execution_id)),
+            Fact("queue", row.queue, "Where workers take it from."),
             Fact("not before", display.moment(row.not_before)),
         ]
         return Facts("Now", facts)

@@ -20,6 +20,7 @@ from chainsched.domain.joins import JoinOutcome
 from chainsched.domain.known import LEFT_TO_NEWER, find_unknown, find_unknown_of
 from chainsched.domain.obstacles import RULES, find_obstacle, find_obstacle_to_row
 from chainsched.domain.results import Explanation
+from chainsched.domain.routing import Pool, are_taken, no_worker_takes
 from chainsched.domain.schedules import next_runs
 from chainsched.domain.states import QueueStatus, Source
 from chainsched.exceptions import InvalidSchedule, UnknownManifest
@@ -48,8 +49,8 @@ UNREADABLE = (ValueError, TypeError, DatabaseError)
 MAX_RUNS = 3
 
 
-def explain(manifest_id: int, *, workflows: Collection[str], now: datetime) -> Explanation:
-    """Why this manifest is or is not running. ``workflows`` are the names that some live process can run."""
+def explain(manifest_id: int, *, pools: Collection[Pool], now: datetime) -> Explanation:
+    """Why this manifest is or is not running. ``pools`` are what live processes can run."""
     try:
         found = load_facts([manifest_id])
     except UNREADABLE:
@@ -64,9 +65,9 @@ def explain(manifest_id: int, *, workflows: Collection[str], now: datetime) -> E
     decision = decide(facts, now=now)
     code, reason = str(decision.reason), decision.in_words
     if facts.open_item is OpenItem.QUEUED:
-        code, reason = _why_waiting(facts, workflows=workflows, now=now)
+        code, reason = _why_waiting(facts, pools=pools, now=now)
     elif facts.open_item is not None:
-        code, reason = _why_active(facts, workflows=workflows) or (code, reason)
+        code, reason = _why_active(facts, pools=pools) or (code, reason)
     elif unknown := _find_unknown(facts, decision):
         code, reason = _unknown_value(unknown)
     elif decision.reason is Reason.PARENT_NOT_AHEAD and facts.is_join:
@@ -89,7 +90,7 @@ def _explain_put_aside(manifest_id: int) -> Explanation | None:
     return Explanation(external_id, str(Reason.PUT_ASIDE), _why_put_aside(QUEUEING, at, why), None)
 
 
-def _why_active(facts: Facts, *, workflows: Collection[str]) -> tuple[str, str] | None:
+def _why_active(facts: Facts, *, pools: Collection[Pool]) -> tuple[str, str] | None:
     """Why a dispatched execution does not begin, or why this version does not deal with one; None if nothing is odd."""
     active = Metadata.objects.active().filter(manifest=facts.manifest_id)
     row = active.values(*metadata_claims.KINDS).first()
@@ -99,7 +100,7 @@ def _why_active(facts: Facts, *, workflows: Collection[str]) -> tuple[str, str] 
         return None
     if facts.unknown:
         return _unknown_value(facts.unknown)
-    stranded = _find_stranded(facts, workflows=workflows)
+    stranded = _find_stranded(facts, pools=pools)
     return _without_worker(stranded) if stranded else None
 
 
@@ -133,20 +134,20 @@ def _why_join_waits(facts: Facts, otherwise: str) -> tuple[str, str]:
     return str(Reason.PARENT_NOT_AHEAD), otherwise
 
 
-def explain_row(row: WorkQueue, *, workflows: Collection[str], now: datetime) -> Explanation:
-    """Why a row of the queue waits, or that it waits no longer; ``workflows`` as above."""
+def explain_row(row: WorkQueue, *, pools: Collection[Pool], now: datetime) -> Explanation:
+    """Why a row of the queue waits, or that it waits no longer; ``pools`` as above."""
     if unknown := find_unknown_of(work_queue.KINDS, row):
         return Explanation(row.name, *_unknown_value(unknown), None)
     if row.status != QueueStatus.QUEUED:
         became = f"it became execution {row.execution_id}" if row.execution_id else row.cancel_reason or "cancelled"
         return Explanation(row.name, row.status, became, None)
     known = WorkQueue.objects.with_owners().filter(id=row.id)
-    explained = explain_rows(known, workflows=workflows, now=now, is_thorough=True)
+    explained = explain_rows(known, pools=pools, now=now, is_thorough=True)
     return explained[0] if explained else Explanation(row.name, "gone", "it was removed just now", None)
 
 
 def explain_rows(
-    rows: Iterable[WorkQueue], *, workflows: Collection[str], now: datetime, is_thorough: bool = False
+    rows: Iterable[WorkQueue], *, pools: Collection[Pool], now: datetime, is_thorough: bool = False
 ) -> list[Explanation]:
     """Why each of these waiting rows, read with their owners, waits.
 
@@ -156,22 +157,23 @@ def explain_rows(
     explained = []
     for row in rows:
         unknown = _unknown_of_row(row)
-        code, reason = _unknown_value(unknown) if unknown else _why_held(row, load, workflows=workflows, now=now)
+        code, reason = _unknown_value(unknown) if unknown else _why_held(row, load, pools=pools, now=now)
         if is_thorough and code == Reason.QUEUED:
             reason += f" and {WorkQueue.objects.in_line().ahead_of(row).count()} rows are ahead of it"
         explained.append(Explanation(row.name, code, reason, None))
     return explained
 
 
-def _why_waiting(facts: Facts, *, workflows: Collection[str], now: datetime) -> tuple[str, str]:
+def _why_waiting(facts: Facts, *, pools: Collection[Pool], now: datetime) -> tuple[str, str]:
     rows = WorkQueue.objects.with_owners().queued().filter(manifest=facts.manifest_id)
-    for explained in explain_rows(rows, workflows=workflows, now=now, is_thorough=True):
+    for explained in explain_rows(rows, pools=pools, now=now, is_thorough=True):
         return explained.code, explained.reason
     return str(Reason.PENDING), "it was dispatched just now"
 
 
-def _find_stranded(facts: Facts, *, workflows: Collection[str]) -> str | None:
+def _find_stranded(facts: Facts, *, pools: Collection[Pool]) -> str | None:
     """The workflow that it was dispatched for, if no live process can run it; recall will take it back."""
+    workflows = {name for pool in pools for name in pool.workflows}
     stranded = Metadata.objects.stranded(workflows).filter(manifest=facts.manifest_id)
     return stranded.values_list("workflow", flat=True).first()
 
@@ -193,7 +195,7 @@ class _Load:
         return Metadata.objects.count_active().running(Process.objects.slots_by_process())
 
 
-def _why_held(row: WorkQueue, load: _Load, *, workflows: Collection[str], now: datetime) -> tuple[str, str]:
+def _why_held(row: WorkQueue, load: _Load, *, pools: Collection[Pool], now: datetime) -> tuple[str, str]:
     """Why a queued row is not dispatched, checked in the order in which dispatch asks."""
     if row.put_aside_at is not None:
         return str(Reason.PUT_ASIDE), _why_put_aside(DISPATCHING, row.put_aside_at, row.put_aside_reason)
@@ -203,9 +205,15 @@ def _why_held(row: WorkQueue, load: _Load, *, workflows: Collection[str], now: d
         return "manifest_gone", "its manifest was deleted outside the engine; cancel it"
     if (obstacle := find_obstacle_to_row(_standing_of(row), Source(row.source))) is not None:
         return obstacle.value, RULES[obstacle].held_row_in_words
-    if row.workflow not in workflows:
-        return _without_worker(row.workflow)
+    if not are_taken(row.workflow, row.queue, pools=pools):
+        return _why_not_taken(row, pools)
     return _why_no_room(row, load)
+
+
+def _why_not_taken(row: WorkQueue, pools: Collection[Pool]) -> tuple[str, str]:
+    if any(row.workflow in pool.workflows for pool in pools):
+        return "no_worker_for_queue", no_worker_takes(row.queue, pools=pools)
+    return _without_worker(row.workflow)
 
 
 def _why_put_aside(what: PutAside, at: datetime, why: str) -> str:

@@ -18,29 +18,32 @@ from chainsched.db.sessions import access, oldest_transaction
 from chainsched.domain.health import loop_problem, max_silence, signals_note, worker_problem
 from chainsched.domain.loops import TURNING, VITAL, WORKER
 from chainsched.domain.results import Health
-from chainsched.models import ManifestState, Process, WorkQueue
+from chainsched.domain.routing import Pool, are_taken, no_worker_takes
+from chainsched.models import ManifestState, Process, WorkQueue, parked_rows
 
 LONG_TRANSACTION = timedelta(minutes=5)
 MAX_COUNTED = 1001
 MAX_NAMES = 3
+# Workflows and queues that no process takes, which notes name.
+MAX_PAIRS = 5
 
 
-def check_health(*, workflows: Collection[str], now: datetime, is_thorough: bool = True) -> Health:
+def check_health(*, pools: Collection[Pool], now: datetime, is_thorough: bool = True) -> Health:
     """The problems of the processes, the loops or the database; none, if all is well.
 
-    ``workflows`` are the names that the task server can run at present; there is a problem if there are none.
+    ``pools`` are what the task server can run at present; there is a problem if that is nothing.
     A thorough check also asks the database for sessions that block others, and whether it takes writes, before a
     process has failed because of it.
     """
     config = get_config()
     alive = list(Process.objects.alive(beaten_since=now - timedelta(seconds=config.process_expiry)).order_by("id"))
     turns = _last_turns(alive)
-    lapses = tuple(_lapses(alive, turns, workflows=workflows, now=now, config=config))
+    lapses = tuple(_lapses(alive, turns, pools=pools, now=now, config=config))
     # If the database takes no writes, no process can write a heartbeat, and starting more would be the wrong remedy.
     refusal = _refusal() if lapses or is_thorough else None
     return Health(
         problems=(refusal,) if refusal else lapses,
-        notes=tuple(_notes(alive, now=now)) if is_thorough else (),
+        notes=tuple(_notes(alive, pools=pools, now=now)) if is_thorough else (),
         loops=turns,
         processes=tuple(_described(process) for process in alive),
     )
@@ -57,7 +60,7 @@ def _refusal() -> str | None:
 
 
 def _lapses(
-    alive: list[Process], turns: Mapping[str, datetime], *, workflows: Collection[str], now: datetime, config: Config
+    alive: list[Process], turns: Mapping[str, datetime], *, pools: Collection[Pool], now: datetime, config: Config
 ) -> Iterator[str]:
     """Problems of loops that do not turn, of workers that complete no turn, and of missing workers."""
     problems = [
@@ -65,7 +68,7 @@ def _lapses(
     ]
     problems += [_problem_of_worker(process, now=now, config=config) for process in alive]
     yield from (problem for problem in problems if problem)
-    if not workflows:
+    if not any(pool.workflows for pool in pools):
         yield "No live process can run jobs; start run_scheduler or run_worker."
 
 
@@ -97,17 +100,18 @@ def _last_turns(alive: list[Process]) -> dict[str, datetime]:
 
 
 def _described(process: Process) -> dict[str, Any]:
-    columns = ("kind", "host", "pid", "started_at", "heartbeat_at", "turns", "signals", "workflows")
+    columns = ("kind", "host", "pid", "started_at", "heartbeat_at", "turns", "signals", "workflows", "queues")
     return {column: getattr(process, column) for column in columns}
 
 
-def _notes(alive: Sequence[Process], *, now: datetime) -> Iterator[str]:
+def _notes(alive: Sequence[Process], *, pools: Collection[Pool], now: datetime) -> Iterator[str]:
     """Facts that are no problem of chainsched but may explain one."""
     oldest = oldest_transaction()
     if oldest is not None and now - oldest.began_at >= LONG_TRANSACTION:
         minutes = (now - oldest.began_at).total_seconds() / 60
         yield f"Session {oldest.pid} ({oldest.name}) has held a transaction open for {minutes:.0f} minutes."
     yield from _put_aside()
+    yield from _without_worker(pools)
     yield from _deaf(alive)
     yield from _late_signals(alive, now=now)
 
@@ -122,6 +126,18 @@ def _put_aside() -> Iterator[str]:
             f"Put aside because they could not be queued or dispatched: {' and '.join(listed)}. `chainsched explain` "
             "and `chainsched fsck` say why; `fsck --repair` has them tried again."
         )
+
+
+def _without_worker(pools: Collection[Pool]) -> Iterator[str]:
+    """Rows that the dispatcher has parked because no process takes them, and that none takes now, either."""
+    waiting = parked_rows.pairs_without_worker(limit=MAX_PAIRS) if pools else []
+    for workflow, queue in waiting:
+        if are_taken(workflow, queue, pools=pools):
+            continue
+        if any(workflow in pool.workflows for pool in pools):
+            yield f"Jobs of workflow {workflow!r} wait: {no_worker_takes(queue, pools=pools)}."
+        else:
+            yield f"Jobs of workflow {workflow!r} wait: no live process can run it; start a worker that knows it."
 
 
 def _up_to_bound(number: int) -> str:

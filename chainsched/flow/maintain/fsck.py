@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 
 from chainsched.domain.results import Finding
-from chainsched.flow.maintain import fsck_executions, fsck_graph, fsck_put_aside, fsck_runs, fsck_states
+from chainsched.flow.maintain import fsck_executions, fsck_graph, fsck_parked, fsck_put_aside, fsck_runs, fsck_states
 
 logger = logging.getLogger(__name__)
 
@@ -39,11 +39,12 @@ CHECKS: Mapping[str, Check] = {
     "parts": fsck_states.parts_are_right,
     "alarm_missing": fsck_states.no_alarm_is_missing,
     "alarm_forbidden": fsck_states.no_alarm_is_forbidden,
+    "parked": fsck_parked.parked_rows_have_a_reason,
     "put_aside": fsck_put_aside.nothing_is_put_aside,
 }
 
 # The checks of the loop: they are cheap, and manifests do not run if these facts are wrong.
-RECONCILED = ("parts", "alarm_missing")
+RECONCILED = ("parts", "alarm_missing", "parked")
 
 
 def run_fsck(*, now: datetime, repair: bool = False, checks: Sequence[str] = tuple(CHECKS)) -> list[Finding]:

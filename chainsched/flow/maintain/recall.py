@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TypeVar
 
@@ -42,11 +42,15 @@ NO_PROCESS_CAN_RUN_IT = "no live process can run it, and it cannot wait in the q
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """How many executions went back to the queue, how many were cancelled instead, and whether there may be more."""
+    """How many executions went back to the queue, how many were cancelled instead, and whether there may be more.
+
+    ``execution_ids`` are those that went back: they do not exist any more.
+    """
 
     queued: int = 0
     cancelled: int = 0
     has_more: bool = False
+    execution_ids: Sequence[int] = field(default=(), compare=False)
 
 
 def recall(*, workflows: Collection[str], now: datetime) -> Recalled:
@@ -57,7 +61,8 @@ def recall(*, workflows: Collection[str], now: datetime) -> Recalled:
     """
     stranded = list(Metadata.objects.stranded(workflows).values_list("id", flat=True)[:BATCH])
     taken = _written(in_parts(stranded, functools.partial(_take_back, now=now)))
-    queued = sum(len(part.queued) for part in taken)
+    went_back = [row.id for part in taken for row in part.queued]
+    queued = len(went_back)
     unqueueable = sorted(row.id for part in taken for row in part.unqueueable)
     cancelled = sum(_written(in_parts(unqueueable, functools.partial(_cancel, now=now))))
     if queued or cancelled:
@@ -68,7 +73,8 @@ def recall(*, workflows: Collection[str], now: datetime) -> Recalled:
             queued,
             cancelled,
         )
-    return Recalled(queued, cancelled, has_more=len(stranded) == BATCH and queued + cancelled > 0)
+    has_more = len(stranded) == BATCH and queued + cancelled > 0
+    return Recalled(queued, cancelled, has_more=has_more, execution_ids=went_back)
 
 
 def give_back(execution_ids: Collection[int], *, process: Process, now: datetime) -> set[int]:

@@ -15,6 +15,7 @@ from chainsched.db.notify import DISPATCHER
 from chainsched.flow.announce import wake
 from chainsched.flow.run.alarm import arm
 from chainsched.flow.run.consume import look_again
+from chainsched.flow.run.park import release_enabled
 from chainsched.flow.run.tokens import TokenLedger
 from chainsched.flow.transactions import transact
 from chainsched.models import Manifest, ManifestGroup, ManifestState
@@ -53,6 +54,7 @@ def _switch(manifest_ids: Collection[int], *, is_enabled: bool, now: datetime) -
         look_again([id_ for id_ in dependents if id_ not in switched], ledger=ledger, now=now)
         ledger.write()
         if is_enabled and switched:
+            release_enabled(switched)
             wake(DISPATCHER)
     return len(switched)
 
@@ -68,5 +70,6 @@ def _switch_group(group_id: int, *, is_enabled: bool, now: datetime) -> bool:
         for part in chunks(members):
             arm(part, now=now, is_fresh=is_enabled)
         if is_enabled:
+            release_enabled(members)
             wake(DISPATCHER)
     return True

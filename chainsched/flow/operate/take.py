@@ -8,14 +8,16 @@ Next:   execute.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from chainsched.db.clock import database_now
+from chainsched.domain.routing import Pool
 from chainsched.domain.run_context import Claim
 from chainsched.flow.operate.cancel_run import cancel_late
 from chainsched.flow.run.dispatch import TurnIsHeld, dispatch
-from chainsched.models import Process, WorkQueue
+from chainsched.flow.run.park import release, release_due
+from chainsched.models import Process, queue_looks
 
 logger = logging.getLogger(__name__)
 
@@ -29,15 +31,16 @@ class Taken:
     has_more: bool = False
 
 
-def take(*, process: Process, workflows: Collection[str], limit: int) -> Taken:
+def take(*, process: Process, limit: int) -> Taken:
     """Take up to ``limit`` rows that the limits have room for; none once this process was declared lost.
 
-    Looks first without the lock: most turns of a worker find no row, and need not wait for their turn to dispatch.
+    Looks first without the lock: most turns of a worker find no row, and need not wait for their turn to dispatch. It
+    lets parked rows into line as well, as no dispatcher may be running.
     """
-    if limit < 1 or not WorkQueue.objects.has_any_ready(database_now(), workflows=workflows):
+    if limit < 1 or not _has_any_ready(process.pool):
         return Taken()
     try:
-        dispatched = dispatch(workflows=workflows, limit=limit, taker=process)
+        dispatched = dispatch(workflows=process.workflows, queues=process.queues, limit=limit, taker=process)
     except TurnIsHeld as error:
         logger.debug("Process %d takes nothing for now: %s.", process.pk, error)
         return Taken(has_more=True)
@@ -45,3 +48,12 @@ def take(*, process: Process, workflows: Collection[str], limit: int) -> Taken:
     # Rows that were met and cannot start leave slots free for those behind them.
     has_more = dispatched.has_more and len(dispatched.claims) < limit and bool(dispatched.put_aside or cancelled)
     return Taken(dispatched.claims, cancelled, has_more)
+
+
+def _has_any_ready(pool: Pool) -> bool:
+    """Whether a row of the pool may start; parked rows come into line whose time has come or, if none may, any."""
+    now = database_now()
+    release_due(now=now)
+    return queue_looks.has_any_ready(now, pool=pool) or (
+        release([pool], now=now) > 0 and queue_looks.has_any_ready(now, pool=pool)
+    )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -26,14 +27,25 @@ from chainsched.db.locks import Patience
 from chainsched.db.notify import WORKER
 from chainsched.domain.capacity import Active, Candidate, Room, admit, advance_turns, find_idle, room
 from chainsched.domain.items import Item
+from chainsched.domain.routing import Pool
 from chainsched.domain.run_context import Claim
 from chainsched.domain.states import ExecutionState, QueueStatus
 from chainsched.flow.announce import announce_executions, wake
 from chainsched.flow.run.carried import find_cancelled
 from chainsched.flow.transactions import LostMidway, in_parts, in_words, is_about_rows, report_unwritable, transact
-from chainsched.models import DeadLetter, JoinState, ManifestGroup, Metadata, NamedLock, Process, TakenOver, WorkQueue
+from chainsched.models import (
+    DeadLetter,
+    JoinState,
+    Metadata,
+    NamedLock,
+    Process,
+    TakenOver,
+    WorkQueue,
+    parked_rows,
+    queue_looks,
+)
 from chainsched.models.named_lock import DISPATCH
-from chainsched.models.work_queue import Looked
+from chainsched.models.queue_looks import Looked
 from chainsched.signals import execution_dispatched, execution_started
 
 logger = logging.getLogger(__name__)
@@ -51,6 +63,7 @@ COPIED = (
     "input",
     "source",
     "priority",
+    "queue",
     "attempt",
     "scheduled_for",
     "parent_execution",
@@ -84,12 +97,12 @@ class Dispatched:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The rows that a turn looks for: of these workflows, and if given ``only`` these; ``met`` are those it found.
+    """The rows that a turn looks for: the pool's and, if given ``only``, of these; ``met`` are those it found.
 
     ``taker`` is the process that takes them for itself; without one they are to be submitted to a task server.
     """
 
-    workflows: Collection[str]
+    pool: Pool
     limit: int
     taker: Process | None = None
     only: Collection[int] | None = None
@@ -97,16 +110,21 @@ class Search:
 
 
 def dispatch(
-    *, workflows: Collection[str], now: datetime | None = None, limit: int = BATCH, taker: Process | None = None
+    *,
+    workflows: Collection[str],
+    queues: Collection[str] | None = None,
+    now: datetime | None = None,
+    limit: int = BATCH,
+    taker: Process | None = None,
 ) -> Dispatched:
     """Take one turn: start queued rows in their order, as far as the limits allow.
 
-    ``workflows`` are the names that can be run; rows that name another wait. A process that takes rows for itself is
-    the ``taker``: its executions begin at once, and none does once it was declared lost. Without a taker they are
-    pending until a task server claims them. The turn holds the NamedLock row, so limits are exact over any number of
-    processes. A row that cannot be dispatched is put aside.
+    ``workflows`` are the names that can be run, from these ``queues`` or, without them, from all; other rows wait. A
+    process that takes rows for itself is the ``taker``: its executions begin at once, and none does once it was
+    declared lost. Without a taker they are pending until a task server claims them. The turn holds the NamedLock row,
+    so limits are exact over any number of processes. A row that cannot be dispatched is put aside.
     """
-    search = Search(workflows, limit, taker)
+    search = Search(Pool(workflows, queues), limit, taker)
     try:
         with transact(Patience.USUAL if taker is None else Patience.SHORT):
             return _dispatch(search, now=now)
@@ -127,7 +145,7 @@ def _dispatch(search: Search, *, now: datetime | None) -> Dispatched:
     The time of the start is read after the choice, unless it is given: a process may stand still in between, and
     nothing should seem to start before what made room for it, or caused it, had ended.
     """
-    lock = _hold(now or database_now())
+    lock = hold_turn(now or database_now())
     if search.taker is not None and not Process.objects.is_trusted(search.taker):
         return Dispatched()
     chosen = _choose(search, now=now or database_now())
@@ -137,6 +155,7 @@ def _dispatch(search: Search, *, now: datetime | None) -> Dispatched:
     _name_further_runs(chosen.rows, created)
     _link_letters(chosen.rows, created)
     _advance(lock, chosen.rows)
+    _let_in(chosen.rows)
     put_aside = _put_second_items_aside([row["id"] for row in chosen.rows if row["id"] not in created], now=now)
     announce_executions(execution_dispatched, created.values())
     claims = _claims(list(created.values())) if search.taker is not None else []
@@ -148,7 +167,8 @@ def _dispatch(search: Search, *, now: datetime | None) -> Dispatched:
     )
 
 
-def _hold(now: datetime) -> NamedLock:
+def hold_turn(now: datetime) -> NamedLock:
+    """Hold the lock under which one process at a time takes rows; TurnIsHeld if another one keeps it for long."""
     try:
         return NamedLock.objects.hold(DISPATCH, now=now)
     except OperationalError as error:
@@ -171,7 +191,7 @@ def _dispatch_in_parts(search: Search, *, now: datetime | None) -> Dispatched:
 
     def dispatch_part(part: Sequence[int]) -> Dispatched:
         with transact(Patience.SHORT):
-            return _dispatch(Search(search.workflows, len(part), search.taker, only=part), now=now)
+            return _dispatch(Search(search.pool, len(part), search.taker, only=part), now=now)
 
     parts = in_parts(search.met, dispatch_part)
     put_aside = put_rows_aside(parts.unwritable, now=now or database_now())
@@ -207,11 +227,8 @@ def _claims(execution_ids: Sequence[int]) -> list[Claim]:
 
 
 def _room(taker: Process | None, active: Active) -> Room:
-    groups = ManifestGroup.objects.dispatch_limits()
     return room(
         max_active=get_config().max_active_jobs,
-        limits={group_id: limit for group_id, limit, _ in groups},
-        disabled=[group_id for group_id, _, is_enabled in groups if not is_enabled],
         active=active,
         slots=Process.objects.slots_by_process(),
         taker_id=None if taker is None else taker.pk,
@@ -246,7 +263,7 @@ def _choose(search: Search, *, now: datetime) -> Chosen:
         found = _look(left, search, now=now, limit=limit, taken=taken)
         cancelled = find_cancelled({row["id"]: Item(row["run_id"], tuple(row["tokens"])) for row in found})
         startable = [row for row in found if row["id"] not in cancelled][:looked_for]
-        candidates = [Candidate(row["id"], row["group_id"], row["turn"]) for row in startable]
+        candidates = [_candidate(row) for row in startable]
         admitted = {candidate.row_id for candidate in admit(candidates, room=left)}
         chosen.rows += [row for row in found if row["id"] in admitted]
         chosen.cancelled_rows |= cancelled
@@ -259,27 +276,41 @@ def _choose(search: Search, *, now: datetime) -> Chosen:
 
 def _leave_places(left: Room, search: Search, active: Active, *, now: datetime) -> None:
     """Leave places under shared limits to rows that come first, and that only other idle processes can run."""
-    if search.taker is None or search.only is not None or not left.has_shared_limits:
+    if search.taker is None or search.only is not None:
         return
     beaten_since = now - timedelta(seconds=get_config().process_expiry)
     rivals = Process.objects.rivals_of(search.taker, beaten_since=beaten_since)
-    idle = find_idle(rivals, knows=search.workflows, active=active)
-    if not idle.slots:
-        return
-    first = WorkQueue.objects.first_of(search.workflows, full_groups=left.full_groups, now=now)
+    others = find_idle(rivals, own=search.pool, active=active)
+    first = queue_looks.first_of(search.pool, full_groups=left.full_groups, now=now) if others else None
     if first is None:
         return
-    ahead = WorkQueue.objects.before(
-        first, workflows=idle.workflows, full_groups=left.full_groups, now=now, limit=idle.slots
-    )
-    for rival in ahead:
-        left.take(rival.group_id)
-    if ahead:
+    left_to: set[int] = set()
+    for idle in others:
+        ahead = queue_looks.before(first, pool=idle.pool, full_groups=left.full_groups, now=now, limit=idle.slots)
+        # Several pools may take the same row, and it needs one place.
+        for candidate in ahead:
+            if candidate.row_id not in left_to:
+                left.learn(candidate.group_id, candidate.group_limit)
+                left.take(candidate.group_id)
+                left_to.add(candidate.row_id)
+    if left_to:
         wake(WORKER)
 
 
+def _candidate(row: dict[str, Any]) -> Candidate:
+    limit = row["group__max_active_jobs"]
+    return Candidate(row["id"], row["group_id"], row["turn"], row["priority"], group_limit=limit)
+
+
+def _let_in(rows: Sequence[dict[str, Any]]) -> None:
+    """Let as many parked rows of full groups come into line as rows of them leave it."""
+    taken = Counter(row["group_id"] for row in rows if row["group__max_active_jobs"] is not None)
+    if taken:
+        parked_rows.let_in(taken)
+
+
 def _look(left: Room, search: Search, *, now: datetime, limit: int, taken: Collection[int]) -> list[dict[str, Any]]:
-    looked = Looked(now, search.workflows, left.full_groups, taken, search.only)
+    looked = Looked(now, search.pool, left.full_groups, taken, search.only)
     try:
         found = looked.lock(limit=limit)
     except DatabaseError:

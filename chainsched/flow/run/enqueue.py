@@ -20,6 +20,8 @@ from chainsched.db.id_in import id_in
 from chainsched.db.notify import DISPATCHER
 from chainsched.domain.capacity import assign_turns, effective_priority
 from chainsched.domain.items import Item
+from chainsched.domain.parking import park_until
+from chainsched.domain.routing import effective_queue
 from chainsched.domain.states import QueueStatus, Source
 from chainsched.domain.triggers import Answered
 from chainsched.flow.announce import wake
@@ -36,8 +38,9 @@ from chainsched.flow.run.requests import Lineage, QueueRequest, answers_trigger,
 from chainsched.flow.run.tokens import TokenLedger
 from chainsched.models import Manifest, NamedLock, WorkQueue
 from chainsched.models.manifest import PARENTED
-from chainsched.models.manifest_state import NOT_PUT_ASIDE
 from chainsched.models.named_lock import DISPATCH
+from chainsched.models.work_queue import IN_LINE
+from chainsched.registry import registry
 
 logger = logging.getLogger(__name__)
 
@@ -55,9 +58,12 @@ JOB_COLUMNS = (
     "schedule_type",
     "is_enabled",
     "group__is_enabled",
+    "workflow",
     "priority",
     "group_id",
     "group__priority",
+    "queue",
+    "group__queue",
     "state__due_execution",
     "state__covered_execution",
     "state__due_run",
@@ -131,22 +137,33 @@ def _may_go_soon(request: QueueRequest, *, now: datetime) -> bool:
 
 
 def rerank(manifest_ids: Sequence[int], *, only_moved: bool = False) -> int:
-    """Give the waiting rows of manifests whose group or priority changed their new place; returns how many.
+    """Give the waiting rows of manifests whose group, priority or queue changed their new place; returns how many.
 
-    With ``only_moved``, only rows that have another group or priority than their manifests have now.
+    With ``only_moved``, only rows that have another of these than their manifests have now.
     """
     waiting = WorkQueue.objects.queued().filter(manifest__in=manifest_ids).order_by("turn", "id")
-    before = {id_: place for id_, *place in waiting.values_list("manifest_id", "group_id", "priority")}
+    before = {id_: place for id_, *place in waiting.values_list("manifest_id", "group_id", "priority", "queue")}
     jobs = _load_jobs([id_ for id_ in before if id_ is not None])
     known = [id_ for id_ in before if id_ in jobs]
     if only_moved:
-        known = [id_ for id_ in known if before[id_] != [jobs[id_]["group_id"], _priority(jobs[id_])]]
+        known = [id_ for id_ in known if before[id_] != _place(jobs[id_])]
     places = [(jobs[id_]["group_id"], _priority(jobs[id_])) for id_ in known]
     rows = [
-        {"manifest": id_, "group": group_id, "priority": priority, "turn": turn, **NOT_PUT_ASIDE}
+        {
+            "manifest": id_,
+            "group": group_id,
+            "priority": priority,
+            "queue": _queue(jobs[id_]),
+            "turn": turn,
+            **IN_LINE,
+        }
         for id_, (group_id, priority), turn in zip(known, places, _turns(places), strict=True)
     ]
     return len(bulk.update(WorkQueue, rows, key="manifest", where={"status": QueueStatus.QUEUED}))
+
+
+def _place(job: Mapping[str, Any]) -> list[Any]:
+    return [job["group_id"], _priority(job), _queue(job)]
 
 
 def _load_jobs(manifest_ids: Iterable[int]) -> dict[int, dict[str, Any]]:
@@ -198,8 +215,10 @@ def _row(
         "manifest": request.manifest_id,
         **given_input(request, job, now=now),
         "priority": priority,
+        "queue": _queue(job),
         "turn": turn,
         "not_before": request.not_before,
+        "parked_for": park_until(request.not_before, now=now) or "",
         "scheduled_for": request.scheduled_for,
         "attempt": request.attempt,
         "source": request.source,
@@ -215,6 +234,11 @@ def _row(
 def _priority(job: Mapping[str, Any]) -> int:
     boost = get_config().dependent_priority_boost if job["schedule_type"] in PARENTED else 0
     return effective_priority(own=job["priority"], group=job["group__priority"], boost=boost)
+
+
+def _queue(job: Mapping[str, Any]) -> str:
+    """The queue of a manifest's jobs; that of its workflow counts where this process knows the workflow."""
+    return effective_queue(own=job["queue"], workflow=registry.queue_of(job["workflow"]), group=job["group__queue"])
 
 
 def _lineage_of_trigger(request: QueueRequest, job: Mapping[str, Any], *, now: datetime) -> Lineage:

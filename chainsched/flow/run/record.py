@@ -44,7 +44,7 @@ from chainsched.models import (
     ManifestState,
     Metadata,
     Process,
-    WorkQueue,
+    queue_looks,
 )
 from chainsched.models.metadata import Attempt
 from chainsched.signals import dead_letter_created, execution_ended
@@ -148,7 +148,7 @@ def _record_once(
     announce_executions(execution_ended, sorted(closed))
     if closed:
         # Asked after the commit: a row that is queued at the same time is seen then, or its notice comes after it.
-        wake(DISPATCHER, only_if=lambda: WorkQueue.objects.has_any_ready(now))
+        wake(DISPATCHER, only_if=lambda: queue_looks.has_any_ready(now))
     return Recorded(
         ended=sorted(closed),
         retried=[verdict.execution.id for verdict in verdicts if not verdict.is_final],

@@ -8,7 +8,7 @@ Next:   seed applies the plan.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -24,8 +24,10 @@ from chainsched.exceptions import DeclarationError
 from chainsched.flow.schedule.batches import Expanded
 from chainsched.flow.schedule.declare import Schedules
 from chainsched.flow.schedule.group_edges import find_group_edges
+from chainsched.flow.schedule.queues import warn_of_untaken
 from chainsched.models import Dependency, Manifest, ManifestGroup
 from chainsched.models.manifest_facts import load_open_items
+from chainsched.registry import registry
 
 UNFINISHED = (OpenItem.QUEUED, OpenItem.PENDING, OpenItem.RUNNING)
 # A change of one of these columns makes a new schedule: a manifest that is done may run again.
@@ -145,16 +147,35 @@ def plan_rows(found: Sequence[Declaration], *, origin: Origin) -> Plan:
     created = [row for row in rows if row["external_id"] not in stored]
     groups = merge_groups(declarations.values())
     existing = {row["name"]: row for names in chunks(sorted(groups)) for row in _groups_named(names)}
+    new_groups = {name: stated for name, stated in groups.items() if name not in existing}
+    changed_groups = _changed_groups(groups, existing)
     return Plan(
         origin=origin,
         created=created,
         changed=changed,
-        new_groups={name: stated for name, stated in groups.items() if name not in existing},
-        changed_groups=_changed_groups(groups, existing),
+        new_groups=new_groups,
+        changed_groups=changed_groups,
         unchanged=len(rows) - len(created) - len(changed),
+        warnings=warn_of_untaken(_queues_named(created, changed, new_groups, changed_groups)),
         stored=stored,
         parents={name: found.parents for name, found in declarations.items()},
     )
+
+
+def _queues_named(
+    created: Sequence[Mapping[str, Any]],
+    changed: Mapping[str, Mapping[str, Change]],
+    new_groups: Mapping[str, Mapping[str, Any]],
+    changed_groups: Mapping[str, Mapping[str, Change]],
+) -> Iterator[tuple[str, str]]:
+    """The queues that new and changed rows name, by themselves or by their workflows, each with the name of the row."""
+    for row in created:
+        yield row["external_id"], row.get("queue") or registry.queue_of(row["workflow"])
+    for name, stated in new_groups.items():
+        yield f"group {name}", stated.get("queue", "")
+    for name, columns in (*changed.items(), *changed_groups.items()):
+        if "queue" in columns:
+            yield name, columns["queue"].new
 
 
 def _load_stored(declarations: Mapping[str, Declaration]) -> dict[str, dict[str, Any]]:
@@ -330,7 +351,7 @@ def _with_retired(made: Plan, retired: Sequence[str], warnings: Sequence[str]) -
         new_groups=made.new_groups,
         changed_groups=made.changed_groups,
         unchanged=made.unchanged,
-        warnings=warnings,
+        warnings=[*made.warnings, *warnings],
         stored={**made.stored, **rows},
         parents=made.parents,
     )

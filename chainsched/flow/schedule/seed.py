@@ -21,6 +21,7 @@ from chainsched.domain.declarations import Declaration
 from chainsched.flow.announce import wake
 from chainsched.flow.run.alarm import arm
 from chainsched.flow.run.consume import look_again
+from chainsched.flow.run.park import release_enabled
 from chainsched.flow.run.tokens import TokenLedger
 from chainsched.flow.schedule.declare import Schedules
 from chainsched.flow.schedule.parent_marks import set_parent_marks
@@ -204,6 +205,7 @@ def _apply(made: Plan, *, now: datetime) -> Seeded:
     _arm_all(_ids_in(made, _to_arm(made)), now=now, is_fresh=True)
     _arm_all(_members_of(_switched_groups(made)), now=now, is_fresh=True)
     _look_again_below(_ids_in(made, _switched(made)), now=now)
+    release_enabled([*_ids_in(made, _switched(made)), *_members_of(_switched_groups(made))])
     retired = _retire(_ids_in(made, made.retired), now=now)
     if made.changed or made.changed_groups:
         # A limit, a priority or a switch may let rows start that waited.

@@ -47,7 +47,8 @@ class Command(BaseCommand):
         seeded = prepare(startup.prepare)
         if seeded:
             write_line(f"Seeded: {seeded.in_words}", out=self.stdout)
-        roles = Roles(kind="scheduler", loops=loops, processes=workers.processes, threads=workers.threads)
+        workers.warn_of_unused(out=self.stdout)
+        roles = Roles("scheduler", loops, workers.processes, workers.threads, workers.queues)
         supervisor = Supervisor(roles, fork_server=fork_server)
         if once:
             supervisor.run_once()

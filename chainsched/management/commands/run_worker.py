@@ -32,6 +32,7 @@ class Command(BaseCommand):
         leave_pools()
         fork_server = workers.fork_server()
         prepare(startup.refuse_to_run)
-        roles = Roles(kind="worker", loops=("reaper",), processes=workers.processes, threads=workers.threads)
+        workers.warn_of_unused(out=self.stdout)
+        roles = Roles("worker", ("reaper",), workers.processes, workers.threads, workers.queues)
         supervisor = Supervisor(roles, fork_server=fork_server)
         run_until_stopped(supervisor, name="Worker", does=workers.in_words, seconds=seconds, out=self.stdout)

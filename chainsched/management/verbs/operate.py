@@ -43,6 +43,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "input": {"type": _document, "metavar": "JSON", "help": "Run it with this input instead of its own."},
     "max_active_jobs": {"type": _limit, "metavar": "N|none", "help": "How many of its jobs may be active at once."},
     "priority": {"type": whole_number, "metavar": "N", "help": f"0 to {MAX_PRIORITY}; higher goes first."},
+    "queue": {"metavar": "NAME", "help": "The queue that workers take its jobs from; an empty name for none."},
 }
 
 

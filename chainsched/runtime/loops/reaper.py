@@ -64,7 +64,11 @@ class Reaper:
     def _recall(self, now: datetime) -> Recalled:
         if self._monotonic() < self._recalls_from:
             return Recalled()
-        return recall(workflows=get_server().recent_workflows(now=now), now=now)
+        server = get_server()
+        recalled = recall(workflows=server.recent_workflows(now=now), now=now)
+        if recalled.execution_ids:
+            server.forget(recalled.execution_ids)
+        return recalled
 
 
 def _tolerance() -> float:

@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -15,6 +15,7 @@ from django.db import DatabaseError, InterfaceError, connections
 
 from chainsched.conf import get_config
 from chainsched.db.clock import database_now
+from chainsched.domain.routing import Pool
 from chainsched.models import Process
 from chainsched.runtime.support.clock_skew import skew
 from chainsched.runtime.support.hearing import hearing
@@ -35,7 +36,7 @@ class Lease:
         self,
         kind: str,
         *,
-        workflows: Sequence[str],
+        pool: Pool,
         slots: int | None = None,
         on_loss: Callable[[], None],
         turns: Callable[[], Mapping[str, datetime]] = dict,
@@ -51,7 +52,8 @@ class Lease:
             kind=kind,
             host=socket.gethostname(),
             pid=os.getpid(),
-            workflows=list(workflows),
+            workflows=list(pool.workflows),
+            queues=None if pool.queues is None else list(pool.queues),
             slots=slots,
             started_at=now,
             heartbeat_at=now,

@@ -26,6 +26,7 @@ from chainsched.conf import get_config
 from chainsched.db import notify
 from chainsched.db.clock import database_now
 from chainsched.domain.loops import TURNING, WORKER
+from chainsched.domain.routing import Pool
 from chainsched.registry import registry
 from chainsched.runtime.loops.loops import Loops
 from chainsched.runtime.loops.poller import Turn
@@ -56,12 +57,13 @@ HUNG_SECONDS = 75.0
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """The tasks of a process: which loops it turns, and how many jobs it runs at once."""
+    """The tasks of a process: which loops it turns, how many jobs it runs at once, from which queues or, None, all."""
 
     kind: str
     loops: Sequence[str]
     processes: int
     threads: int = 1
+    queues: Sequence[str] | None = None
 
     @property
     def jobs_at_once(self) -> int:
@@ -74,7 +76,7 @@ class Supervisor:
     def __init__(self, roles: Roles, *, fork_server: ForkServer | None = None) -> None:
         """Jobs run in children of the fork server or, without one, in threads of this process."""
         self._roles = roles
-        self._workflows = registry.names() if roles.jobs_at_once else []
+        self._pool = Pool(registry.names() if roles.jobs_at_once else [], roles.queues)
         # A queue and not an event: a signal handler may put an item in at any moment, even if a thread holds its lock.
         self._changes: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._result_ready = threading.Event()
@@ -114,7 +116,7 @@ class Supervisor:
         lease = self._new_lease()
         self._runner.use_lease(lease.process.pk, until=lease.trusted_until, on_expiry=self.stop)
         lease.start()
-        worker = Worker(lease.process, self._runner, workflows=self._workflows)
+        worker = Worker(lease.process, self._runner)
         self._loops.turn_once()
         if self._roles.jobs_at_once:
             self._await_children()
@@ -221,7 +223,7 @@ class Supervisor:
             # The outage that cost the last lease has probably hit the loops as well, in the middle of their turns.
             self._renew_hung(after=PAUSE)
         session = self._session = WorkerSession(
-            lease, self._runner, workflows=self._workflows, after=self._wake_followers, on_death=self._stop_after_crash
+            lease, self._runner, after=self._wake_followers, on_death=self._stop_after_crash
         )
         self._runner.use_lease(
             lease.process.pk, until=lease.trusted_until, on_expiry=lambda: self._note_lease_loss(lease)
@@ -243,7 +245,7 @@ class Supervisor:
     def _new_lease(self) -> Lease:
         lease = Lease(
             self._roles.kind,
-            workflows=self._workflows,
+            pool=self._pool,
             slots=self._roles.jobs_at_once,
             on_loss=lambda: self._note_lease_loss(lease),
             turns=lambda: self._loops.turned_at() | (self._session.turned_at() if self._session else {}),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime
 
 from django.db import DatabaseError, InterfaceError
@@ -33,14 +33,13 @@ LAST_BEAT_SECONDS = 5.0
 
 
 class WorkerSession:
-    """Begins with its lease; its worker turns in a separate thread, if it has ``workflows`` to run."""
+    """Begins with its lease; its worker turns in a separate thread, if its process has workflows to run."""
 
     def __init__(
         self,
         lease: Lease,
         runner: Runner,
         *,
-        workflows: Sequence[str],
         after: Callable[[str, Turn], None],
         on_death: Callable[[], None],
     ) -> None:
@@ -49,8 +48,8 @@ class WorkerSession:
         self._runner = runner
         self._after = after
         self._turned = threading.Event()
-        self._worker = Worker(lease.process, runner, workflows=workflows)
-        self._poller = self._new_poller(on_death) if workflows else None
+        self._worker = Worker(lease.process, runner)
+        self._poller = self._new_poller(on_death) if lease.process.workflows else None
 
     def start(self) -> None:
         self.lease.start()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from datetime import datetime
 
 from chainsched.conf import get_config
@@ -27,10 +26,9 @@ FORGOTTEN = "Its end was recorded, and the database server that took over does n
 class Worker:
     """One turn records the finished jobs and fills the free slots of its runner."""
 
-    def __init__(self, process: Process, runner: Runner, *, workflows: Sequence[str]) -> None:
+    def __init__(self, process: Process, runner: Runner) -> None:
         self._process = process
         self._runner = runner
-        self._workflows = workflows
         self._unwritten = Collected()
         self._deferred: list[Finished] = []
         self._deferred_tried_at: datetime | None = None
@@ -160,7 +158,7 @@ class Worker:
     def _start(self) -> Taken:
         """Fill the free slots."""
         self._is_claim_uncertain = True
-        taken = get_server().take(process=self._process, workflows=self._workflows, limit=self._runner.free)
+        taken = get_server().take(process=self._process, limit=self._runner.free)
         for item in taken.claims:
             if self._is_abandoned:
                 break

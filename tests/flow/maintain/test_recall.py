@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 
+from chainsched.domain.routing import Pool
 from chainsched.domain.states import ExecutionState, QueueStatus, Source
 from chainsched.flow.inspect.explain import explain
 from chainsched.flow.maintain import recall as stage
@@ -231,17 +232,17 @@ def test_explain_says_before_and_after_that_a_worker_is_missing():
     row, _ = make_dispatched()
     told = []
     for _ in range(2):
-        told.append(explain(row.manifest_id, workflows=OLD, now=NOW))
+        told.append(explain(row.manifest_id, pools=[Pool(OLD)], now=NOW))
         turn()
     assert {(it.code, it.reason) for it in told} == {
         ("no_capable_worker", "no live process can run 'next.report'; start a worker that knows it")
     }
-    assert explain(row.manifest_id, workflows=[NEW], now=NOW).code == "queued"
+    assert explain(row.manifest_id, pools=[Pool([NEW])], now=NOW).code == "queued"
 
 
 def test_explain_says_that_one_whose_worker_lives_waits_for_it():
     row, _ = make_dispatched()
-    assert explain(row.manifest_id, workflows=[NEW], now=NOW).code == "pending"
+    assert explain(row.manifest_id, pools=[Pool([NEW])], now=NOW).code == "pending"
 
 
 @pytest.fixture
@@ -273,7 +274,7 @@ class TestTheLoop:
         make_dispatched()
         worker = make_process(workflows=[NEW])
         assert Reaper(began_at=LONG_AGO).turn(NOW).did == 1
-        assert len(take(process=worker, workflows=[NEW], limit=5).claims) == 1
+        assert len(take(process=worker, limit=5).claims) == 1
 
     def test_nothing_is_taken_back_after_the_clock_of_the_database_jumped(self, server, monkeypatch):
         make_dispatched()

@@ -8,12 +8,13 @@ from django.test.utils import CaptureQueriesContext
 
 from chainsched.db import notify
 from chainsched.domain.capacity import Candidate
+from chainsched.domain.routing import Pool
 from chainsched.flow.operate import take as module
 from chainsched.flow.operate.take import Taken, take
 from chainsched.flow.run import dispatch as dispatching
 from chainsched.flow.run.dispatch import TurnIsHeld, dispatch
 from chainsched.flow.transactions import LostMidway
-from chainsched.models import Metadata, WorkQueue
+from chainsched.models import Metadata, WorkQueue, queue_looks
 from tests.factories import NOW, make_execution, make_group, make_manifest, make_process, make_queue_row
 
 pytestmark = pytest.mark.django_db
@@ -42,7 +43,7 @@ def queue(workflow, number, *, group=None, priority=0, first_turn=1):
 
 
 def take_by(process, *, limit=50):
-    return [item.workflow for item in take(process=process, workflows=process.workflows, limit=limit).claims]
+    return [item.workflow for item in take(process=process, limit=limit).claims]
 
 
 def end_one(process):
@@ -67,16 +68,16 @@ def test_the_rows_before_one_are_found(places, expected):
     rows = [queue("other", 1, priority=priority, first_turn=turn) for priority, turn in places[:1]]
     (own,) = queue("own", 1, first_turn=1)
     rows += [queue("other", 1, priority=priority, first_turn=turn) for priority, turn in places[1:]]
-    found = WorkQueue.objects.before(candidate(own), workflows=["other"], full_groups=[], now=NOW, limit=5)
+    found = queue_looks.before(candidate(own), pool=Pool(["other"]), full_groups=[], now=NOW, limit=5)
     assert [(row.priority, row.turn) for row in found] == expected
-    assert WorkQueue.objects.first_of(["own"], full_groups=[], now=NOW) == candidate(own)
+    assert queue_looks.first_of(Pool(["own"]), full_groups=[], now=NOW) == candidate(own)
 
 
 def test_rows_behind_a_row_are_not_read():
     (own,) = queue("own", 1)
     other = queue("other", 3, first_turn=2)
     with CaptureQueriesContext(connection) as captured:
-        assert not WorkQueue.objects.before(candidate(own), workflows=["other"], full_groups=[], now=NOW, limit=5)
+        assert not queue_looks.before(candidate(own), pool=Pool(["other"]), full_groups=[], now=NOW, limit=5)
     assert len(captured) == 2
     assert len(other) == 3
 
@@ -159,7 +160,7 @@ class TestSharedLimits:
 def test_rows_of_other_workflows_are_no_reason_to_wait_for_a_turn(monkeypatch):
     queue("other", 3)
     monkeypatch.setattr(module, "dispatch", None)
-    assert take(process=worker("own"), workflows=["own"], limit=5) == Taken()
+    assert take(process=worker("own"), limit=5) == Taken()
 
 
 def test_a_turn_that_another_process_holds_is_tried_again(monkeypatch):
@@ -168,7 +169,7 @@ def test_a_turn_that_another_process_holds_is_tried_again(monkeypatch):
 
     queue("own", 1)
     monkeypatch.setattr(module, "dispatch", is_held)
-    assert take(process=worker("own"), workflows=["own"], limit=5) == Taken(has_more=True)
+    assert take(process=worker("own"), limit=5) == Taken(has_more=True)
 
 
 @pytest.mark.parametrize("is_taker", [True, False])
@@ -199,7 +200,7 @@ def test_rows_that_cannot_be_cancelled_yet_hide_none_behind_them(monkeypatch):
     cancelled = {row.id for row in stuck}
     monkeypatch.setattr(dispatching, "find_cancelled", cancelled.intersection)
     monkeypatch.setattr(module, "cancel_late", lambda row_ids, *, now: 0)
-    taken = take(process=worker("own"), workflows=["own"], limit=1)
+    taken = take(process=worker("own"), limit=1)
     assert [Metadata.objects.get(id=item.execution_id).work_queue_id for item in taken.claims] == [free[0].id]
 
 
@@ -209,5 +210,5 @@ def test_a_turn_that_only_cancelled_is_followed_by_another(monkeypatch):
     monkeypatch.setattr(
         module, "cancel_late", lambda row_ids, *, now: WorkQueue.objects.cancel_rows(row_ids, reason="x") and 1
     )
-    taken = take(process=worker("own"), workflows=["own"], limit=1)
+    taken = take(process=worker("own"), limit=1)
     assert taken.cancelled == 1

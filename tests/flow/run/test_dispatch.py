@@ -129,7 +129,8 @@ def test_a_group_that_fills_up_within_a_turn_lets_the_others_pass():
 
 
 def test_rows_that_wait_for_their_time_wait():
-    make_queue_row(make_manifest(state={}), not_before=NOW + timedelta(seconds=1))
+    """Although nothing has parked them: a row that had another manifest or rank just now is in line."""
+    make_queue_row(make_manifest(state={}), not_before=NOW + timedelta(seconds=1), parked_for="")
     assert turn().execution_ids == []
     assert len(turn(now=NOW + timedelta(seconds=1)).execution_ids) == 1
 

@@ -22,7 +22,9 @@ def _at_now(monkeypatch):
 def let_wait_by_sql(row, text):
     """SQL may store times that no datetime can hold."""
     with connection.cursor() as cursor:
-        cursor.execute("UPDATE chainsched_workqueue SET not_before = %s WHERE id = %s", [text, row.id])
+        cursor.execute(
+            "UPDATE chainsched_workqueue SET not_before = %s, parked_for = 'time' WHERE id = %s", [text, row.id]
+        )
 
 
 def test_it_turns_again_when_a_waiting_row_may_start():

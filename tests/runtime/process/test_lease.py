@@ -6,6 +6,7 @@ import pytest
 
 from chainsched.conf import get_config
 from chainsched.db.clock import database_now, stop_clock
+from chainsched.domain.routing import Pool
 from chainsched.models import Process
 from chainsched.runtime.process.lease import Lease
 from chainsched.runtime.support.hearing import hearing
@@ -15,7 +16,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def lease():
-    return Lease("worker", workflows=[], on_loss=lambda: None)
+    return Lease("worker", pool=Pool([]), on_loss=lambda: None)
 
 
 @pytest.fixture

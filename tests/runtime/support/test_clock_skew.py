@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 
 from chainsched.db.clock import stop_clock
+from chainsched.domain.routing import Pool
 from chainsched.runtime.process import lease as lease_module
 from chainsched.runtime.process.lease import Lease
 from chainsched.runtime.support.clock_skew import ClockSkew
@@ -50,6 +51,6 @@ def test_it_is_told_once_when_it_begins_and_once_when_it_is_over(caplog):
 
 def test_every_beat_of_a_lease_compares(caplog, monkeypatch):
     monkeypatch.setattr(lease_module, "skew", skew_of(90, 90))
-    lease = Lease("worker", workflows=[], on_loss=lambda: None)
+    lease = Lease("worker", pool=Pool([]), on_loss=lambda: None)
     assert lease.beat()
     assert "90 s ahead" in caplog.text

@@ -73,7 +73,7 @@ def runner():
 
 @pytest.fixture
 def worker(runner):
-    return Worker(make_process(), runner, workflows=["testapp.ping"])
+    return Worker(make_process(workflows=["testapp.ping"]), runner)
 
 
 def test_a_result_is_kept_until_the_database_takes_it(worker, runner, monkeypatch):
@@ -137,8 +137,8 @@ def test_a_result_that_the_server_lost_in_a_failover_is_a_lost_attempt_and_runs_
 
     Its code ran, so its row stays.
     """
-    process, other = make_process(), make_process()
-    worker = Worker(process, runner, workflows=["testapp.ping"])
+    process, other = make_process(workflows=["testapp.ping"]), make_process()
+    worker = Worker(process, runner)
     worker.turn(NOW)
     row = queue_one()
     dispatch(workflows=["testapp.ping"], taker=process)
@@ -199,7 +199,7 @@ def test_results_whose_rows_somebody_holds_keep_no_others_waiting(runner, monkey
         return Recorded(ended=[id_ for id_ in ids if id_ not in held], unwritten=[id_ for id_ in ids if id_ in held])
 
     monkeypatch.setattr(module, "record", record_unless_held)
-    worker = Worker(make_process(), runner, workflows=[])
+    worker = Worker(make_process(workflows=[]), runner)
     runner.started = [1, 2, 3]
     for number, finished in enumerate([[1, 2], [3], []]):
         runner.finished = finished

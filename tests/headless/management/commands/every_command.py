@@ -132,7 +132,7 @@ class Operator:
         for verb, target in (("cancel", "execution"), ("cancel-tree", "execution"), ("cancel", "run")):
             Manifest.objects.get(external_id="job").trigger()
             run_jobs(processes=0)
-            (item,) = take(process=worker, workflows=["headless.look"], limit=1).claims
+            (item,) = take(process=worker, limit=1).claims
             self._do(verb, target, item.run_id if target == "run" else item.execution_id)
             give_back([item.execution_id], process=worker, now=database_now())
             assert Metadata.objects.get(pk=item.execution_id).state == ExecutionState.CANCELLED
