@@ -51,7 +51,8 @@ def lasting_reason(row: Waiting, *, pools: Collection[Pool], now: datetime) -> P
     if (until := park_until(row.not_before, now=now)) is not None:
         return until
     if row.is_held:
-        return ParkedFor.DISABLED
+        # Enabling a group lets in the rows of its manifests; a row without one stays in line and is passed over.
+        return ParkedFor.DISABLED if row.manifest_id is not None else None
     if not are_taken(row.workflow, row.queue, pools=pools):
         return ParkedFor.NO_WORKER
     return None

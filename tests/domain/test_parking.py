@@ -39,6 +39,9 @@ def test_a_row_is_parked_until_its_time_has_come(not_before, reason):
         pytest.param({"not_before": NOW}, ALL, None, id="its time has come"),
         pytest.param({"not_before": LATER, "is_held": True}, [], ParkedFor.TIME, id="its time comes first"),
         pytest.param({"is_held": True}, [], ParkedFor.DISABLED, id="then the obstacle"),
+        pytest.param(
+            {"is_held": True, "manifest_id": None}, [], None, id="a row without a manifest is not let in again"
+        ),
         pytest.param({}, [], ParkedFor.NO_WORKER, id="no process at all"),
         pytest.param({"workflow": "new"}, ALL, ParkedFor.NO_WORKER, id="no process knows its workflow"),
         pytest.param({}, [Pool(["known"], ["other"])], ParkedFor.NO_WORKER, id="no process takes its queue"),
