@@ -8,18 +8,16 @@ Next:   the manager evaluates a manifest when its alarm is due.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import NamedTuple
 
 from chainsched.conf import get_config
 from chainsched.db import bulk
 from chainsched.db.notify import MANAGER
 from chainsched.domain import due
-from chainsched.domain.due import Facts, OpenItem
+from chainsched.domain.due import Alarm, Facts, OpenItem
 from chainsched.domain.items import Item
 from chainsched.domain.obstacles import find_obstacle_to_row
 from chainsched.domain.states import Source
@@ -120,13 +118,6 @@ def _has_part(row: WorkQueue, facts: Mapping[int, Facts]) -> bool:
     return find_obstacle_to_row(facts[row.manifest_id or 0], Source(row.source)) is None
 
 
-class Alarm(NamedTuple):
-    """When the manager evaluates the manifest next, and the time of the schedule's own next occurrence."""
-
-    next_run_at: datetime | None = None
-    occurrence_at: datetime | None = None
-
-
 def set_alarms(alarms: Mapping[int, Alarm]) -> int:
     """Write these alarms; an empty one clears the alarm of its manifest."""
     rows = [
@@ -177,10 +168,7 @@ def clear(manifest_ids: Collection[int], *, now: datetime, is_covering: bool, an
 
 def _alarm(facts: Facts, *, now: datetime, is_fresh: bool) -> Alarm:
     try:
-        next_run_at = due.alarm(facts, now=now, is_fresh=is_fresh)
+        return due.alarm(facts, now=now, is_fresh=is_fresh)
     except InvalidSchedule as error:
         logger.error("Manifest %s gets no alarm: its schedule cannot be computed. %s", facts.external_id, error)
         return Alarm()
-    with contextlib.suppress(InvalidSchedule):
-        return Alarm(next_run_at, due.occurrence(facts, now=now, is_fresh=is_fresh))
-    return Alarm(next_run_at)

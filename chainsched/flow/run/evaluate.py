@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from chainsched.db.locks import Patience
-from chainsched.domain.due import Decision, Reason, decide
-from chainsched.flow.run.alarm import Alarm, put_aside, set_alarms
+from chainsched.domain.due import Alarm, Decision, Reason, decide
+from chainsched.flow.run.alarm import put_aside, set_alarms
 from chainsched.flow.run.enqueue import enqueue
 from chainsched.flow.run.requests import QueueRequest
 from chainsched.flow.transactions import in_parts, in_words, is_about_rows, report_unwritable, transact
