@@ -65,7 +65,8 @@ _COLUMNS = (
 
 _TEXT = CharField()
 # Conditions that are computed in the database. Exclusions come as text: most manifests have none, and a document takes
-# longer to read than all other columns. An input that cannot be read is no concern of those who ask whether there is one.
+# longer to read than all other columns. An input that cannot be read is no concern of those who only
+# ask whether there is one.
 _COMPUTED: dict[str, Any] = {
     "excluded": Cast("exclusions", TextField()),
     "is_retired": Q(retired_at__isnull=False),
