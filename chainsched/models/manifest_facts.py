@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple, Self
 
 from django.conf import settings
-from django.db.models import Case, CharField, Q, QuerySet, TextField, Value, When
-from django.db.models.functions import Cast
+from django.db.models import Case, CharField, Exists, OuterRef, Q, QuerySet, Subquery, TextField, Value, When
+from django.db.models.functions import Cast, Coalesce
 
 from chainsched.conf import get_config
 from chainsched.db.compiled import CompiledQuery, Ids
@@ -23,6 +23,7 @@ from chainsched.models import dead_letter, metadata_claims, work_queue
 from chainsched.models.dead_letter import DeadLetter
 from chainsched.models.manifest import KINDS, Manifest
 from chainsched.models.metadata import Metadata
+from chainsched.models.near import Near
 from chainsched.models.work_queue import WorkQueue
 
 _COLUMNS = (
@@ -63,6 +64,11 @@ _COLUMNS = (
 )
 
 
+FACTS = len(_COLUMNS)
+# So many manifests are few.
+FEW = 8
+# Whether a manifest has children, or is a join, so that a run of it may be one of the graph.
+LEADS_ON = "leads_on"
 _TEXT = CharField()
 # Conditions that are computed in the database. Exclusions come as text: most manifests have none, and a document takes
 # longer to read than all other columns. An input that cannot be read is no concern of those who only
@@ -81,19 +87,61 @@ _COMPUTED: dict[str, Any] = {
 
 
 def load_facts(manifest_ids: Collection[int], *, idle: Collection[int] = frozenset()) -> list[Facts]:
-    """The facts of these manifests with the open item of each, in id order: two statements.
+    """The facts of these manifests with the open item of each, in id order: two statements, or one for a few.
 
     ``idle`` are those that have no open item, as the caller knows; if all are idle, it takes one statement.
     """
+    return load_facts_with((), manifest_ids, idle=idle)[0]
+
+
+def load_facts_with(
+    columns: tuple[str, ...], manifest_ids: Collection[int], *, idle: Collection[int] = frozenset()
+) -> tuple[list[Facts], dict[int, dict[str, Any]]]:
+    """The same with further columns of each manifest, by its id; for a few of them also whether each ``LEADS_ON``."""
+    busy = [id_ for id_ in manifest_ids if id_ not in idle]
+    is_for_few = bool(busy) and len(manifest_ids) <= FEW
+    rows = _query(columns, is_for_few=is_for_few).rows(ids=manifest_ids)
+    in_row = {row[0]: row[FACTS] for row in rows} if is_for_few else None
+    open_items: Mapping[int, str | None] = load_open_items(busy) if in_row is None else in_row
     defaults = Defaults.of_project()
-    open_items = load_open_items([id_ for id_ in manifest_ids if id_ not in idle])
-    return [_facts(row, open_items.get(row[0]), defaults) for row in _FACTS.rows(ids=manifest_ids)]
+    facts = [_facts(row, None if row[0] in idle else open_items.get(row[0]), defaults) for row in rows]
+    return facts, _further(columns, rows, is_for_few=is_for_few) if columns else {}
+
+
+def _further(columns: tuple[str, ...], rows: Sequence[Any], *, is_for_few: bool) -> dict[int, dict[str, Any]]:
+    names, at = ((*columns, LEADS_ON), FACTS + 1) if is_for_few else (columns, FACTS)
+    return {row[0]: dict(zip(names, row[at:], strict=True)) for row in rows}
+
+
+@cache
+def _query(columns: tuple[str, ...], *, is_for_few: bool) -> CompiledQuery:
+    """The columns of facts, and further ones.
+
+    Of a few manifests all is asked in the same statement; of many that takes longer than statements of their own.
+    """
+    return CompiledQuery(lambda: _of_few(columns) if is_for_few else _fact_rows().values_list(*_COLUMNS, *columns))
 
 
 def _fact_rows() -> QuerySet[Manifest, Any]:
     # Both tables by their ids: PostgreSQL reads a whole one to join it to hundreds of rows of the other.
-    known = Manifest.objects.filter(id_in(id=Ids()), id_in(state=Ids())).order_by("id")
-    return known.annotate(**_COMPUTED).values_list(*_COLUMNS)
+    return Manifest.objects.filter(id_in(id=Ids()), id_in(state=Ids())).order_by("id").annotate(**_COMPUTED)
+
+
+def _of_few(columns: tuple[str, ...]) -> QuerySet[Manifest, Any]:
+    own = {"manifest": OuterRef("id")}
+    kinds = (
+        Metadata.objects.active().filter(**own).order_by().values(kind=_active()),
+        WorkQueue.objects.queued().filter(**own).order_by().values(kind=_named(OpenItem.QUEUED)),
+        DeadLetter.objects.awaiting().filter(**own).order_by().values(kind=_named(OpenItem.DEAD_LETTER)),
+    )
+    item = Coalesce(*(Subquery(kind[:1]) for kind in kinds))
+    further = {"open_item": item, LEADS_ON: Exists(Near.objects.filter(**own))}
+    return _fact_rows().annotate(**further).values_list(*_COLUMNS, "open_item", *columns, LEADS_ON)
+
+
+def _active() -> Case:
+    running = When(state=ExecutionState.IN_PROGRESS, then=_named(OpenItem.RUNNING))
+    return Case(running, default=_named(OpenItem.PENDING), output_field=_TEXT)
 
 
 def load_open_items(manifest_ids: Collection[int]) -> dict[int, OpenItem]:
@@ -105,16 +153,13 @@ def load_open_items(manifest_ids: Collection[int]) -> dict[int, OpenItem]:
 
 
 def _open_items() -> QuerySet[Any, Any]:
-    running = When(state=ExecutionState.IN_PROGRESS, then=Value(OpenItem.RUNNING.value))
-    item = Case(running, default=Value(OpenItem.PENDING.value), output_field=_TEXT)
     of_these = id_in(manifest=Ids())
-    executions = Metadata.objects.active().filter(of_these).values_list("manifest_id", item)
+    executions = Metadata.objects.active().filter(of_these).values_list("manifest_id", _active())
     queued = WorkQueue.objects.queued().filter(of_these).values_list("manifest_id", _named(OpenItem.QUEUED))
     awaiting = DeadLetter.objects.awaiting().filter(of_these).values_list("manifest_id", _named(OpenItem.DEAD_LETTER))
     return awaiting.order_by().union(queued.order_by(), executions.order_by(), all=True)
 
 
-_FACTS = CompiledQuery(_fact_rows)
 _OPEN_ITEMS = CompiledQuery(_open_items)
 
 
@@ -167,14 +212,14 @@ class Defaults(NamedTuple):
         )
 
 
-def _facts(row: tuple[Any, ...], open_item: OpenItem | None, defaults: Defaults) -> Facts:
+def _facts(row: tuple[Any, ...], open_item: str | None, defaults: Defaults) -> Facts:
     """Turn ``_COLUMNS`` into facts. By their places: thousands are made in a second."""
     schedule_type, misfire_policy, unknown = _kinds(row[2], row[9], row[10], row[11])
     item = Item(row[30], tuple(row[31]), row[32], row[33]) if row[30] else NO_ITEM
     threshold = defaults.misfire_threshold if row[12] is None else timedelta(seconds=row[12])
     timing = (schedule_type, row[3], row[4] or defaults.zone, *row[5:8], _exclusions(row[8]))
     policy = (misfire_policy or defaults.misfire_policy, threshold)
-    return Facts._make((*row[:2], *timing, *policy, *row[13:30], item, open_item, unknown))
+    return Facts._make((*row[:2], *timing, *policy, *row[13:30], item, open_item and OpenItem(open_item), unknown))
 
 
 @lru_cache

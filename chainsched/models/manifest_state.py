@@ -102,6 +102,8 @@ class ManifestStateQuerySet(models.QuerySet["ManifestState"]):
 
     def waiting_requests(self, manifest_ids: Collection[int]) -> dict[int, tuple[datetime, Any]]:
         """The trigger requests that wait, by manifest: when they may run, and their input, None for the manifest's."""
+        if not manifest_ids:
+            return {}
         rows = self.filter(id_in(manifest=manifest_ids), trigger_at__isnull=False)
         columns = rows.values_list("manifest_id", "trigger_at", "trigger_input")
         return {id_: (at, own) for id_, at, own in columns if at is not None}
