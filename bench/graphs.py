@@ -26,11 +26,10 @@ django.setup()
 from django.db import connection  # noqa: E402 - Django must be set up first
 from django.test.utils import setup_databases, teardown_databases  # noqa: E402
 
-from bench.stages import STAGES, WORKFLOWS, Stopwatch, start_process, work  # noqa: E402
+from bench.stages import Stopwatch, start_process, work  # noqa: E402
 from chainsched import Cron, ManifestItem  # noqa: E402
 from chainsched.db.clock import database_now  # noqa: E402
 from chainsched.domain.schedules import CronSchedule  # noqa: E402
-from chainsched.flow.run.dispatch import dispatch  # noqa: E402
 from chainsched.flow.run.evaluate import evaluate  # noqa: E402
 from chainsched.flow.run.fold_notes import settle  # noqa: E402
 from chainsched.flow.schedule.declare import Schedules  # noqa: E402
@@ -38,7 +37,7 @@ from chainsched.flow.schedule.seed import seed  # noqa: E402
 from chainsched.models import Metadata, Process  # noqa: E402
 from tests.testapp import workflows  # noqa: E402
 
-TURNS = ("settle", *STAGES)
+TURNS = ("settle", "evaluate", "take", "record")
 LINKS = 4
 SMALL = 100
 GROUP = "graphs"
@@ -101,7 +100,7 @@ def _fans(
 
 
 def run_round(shape: Shape, *, batch: int, process: Process, now: datetime) -> Stopwatch:
-    """Carry every job of a shape from due to recorded, as the loops would: settle, evaluate, dispatch, work."""
+    """Carry every job of a shape from due to recorded, as the loops would: settle, evaluate, work."""
     watch, recorded = Stopwatch(), 0
     while recorded < shape.size:
         with watch.time("settle"):
@@ -109,10 +108,10 @@ def run_round(shape: Shape, *, batch: int, process: Process, now: datetime) -> S
         queued = 0
         while found := _evaluate(watch, now=now):
             queued += found
-        if not queued:
+        ran = work(watch, batch=batch, process=process, now=now)
+        if not queued + ran:
             raise RuntimeError(f"{shape.name}: {recorded} of {shape.size} jobs ran, and nothing is due")
-        while done := _dispatch_and_work(watch, batch=batch, process=process, now=now):
-            recorded += done
+        recorded += ran
     with watch.time("settle"):
         settle(now=now)
     return watch
@@ -121,12 +120,6 @@ def run_round(shape: Shape, *, batch: int, process: Process, now: datetime) -> S
 def _evaluate(watch: Stopwatch, *, now: datetime) -> int:
     with watch.time("evaluate"):
         return evaluate(now=now).queued
-
-
-def _dispatch_and_work(watch: Stopwatch, *, batch: int, process: Process, now: datetime) -> int:
-    with watch.time("dispatch"):
-        dispatch(workflows=WORKFLOWS, now=now)
-    return work(watch, batch=batch, process=process, now=now)
 
 
 def main(*, count: int, batch: int, rounds: int, is_json: bool) -> None:
@@ -158,7 +151,7 @@ def main(*, count: int, batch: int, rounds: int, is_json: bool) -> None:
     if is_json:
         print(json.dumps({"count": count, "batch": batch, "shapes": figures}))
     else:
-        print(f"{connection.vendor}, claimed and recorded in batches of {batch}, median of {rounds} rounds")
+        print(f"{connection.vendor}, taken and recorded in batches of {batch}, median of {rounds} rounds")
         _print(figures, base=measured[0].name)
 
 

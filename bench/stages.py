@@ -2,10 +2,10 @@
 
     python -m tests.postgres --durable -- python -m bench.stages [--count N] [--batch N] [--rounds N] [--json]
 
-Due manifests are evaluated and queued in pages of a thousand, dispatched in turns of a thousand, claimed and recorded
-in batches as a worker does. Prints the median of the rounds; each round runs the same manifests once more, so that
-the tables are fresh in the first and used in the later ones. CPU is that of this process and of its PostgreSQL backend;
-on a machine that others use too it says more than the rate.
+Due manifests are evaluated and queued in pages of a thousand, taken and recorded in batches as a worker does. Then the
+group is triggered and runs once more, and last some manifests are triggered one by one. Prints the median of the
+rounds; each round runs the same manifests again, so that the tables are fresh in the first and used in the later ones.
+CPU is that of this process and of its PostgreSQL backend; on a machine that others use too it says more than the rate.
 """
 
 import argparse
@@ -33,17 +33,18 @@ from chainsched import Every, ManifestItem  # noqa: E402
 from chainsched.db.clock import database_now  # noqa: E402
 from chainsched.domain import outcomes  # noqa: E402
 from chainsched.domain.outcomes import Finished  # noqa: E402
-from chainsched.flow.run.claim import claim  # noqa: E402
-from chainsched.flow.run.dispatch import dispatch  # noqa: E402
+from chainsched.flow.operate.take import take  # noqa: E402
+from chainsched.flow.operate.trigger import TriggerRequest, trigger, trigger_group  # noqa: E402
 from chainsched.flow.run.evaluate import evaluate  # noqa: E402
 from chainsched.flow.run.record import record  # noqa: E402
 from chainsched.flow.schedule.declare import Schedules  # noqa: E402
 from chainsched.flow.schedule.seed import seed  # noqa: E402
-from chainsched.models import Metadata, Process  # noqa: E402
+from chainsched.models import Manifest, ManifestGroup, Metadata, Process  # noqa: E402
 from tests.testapp import workflows  # noqa: E402
 
-STAGES = ("evaluate", "dispatch", "claim", "record")
-ALL = "all"
+STAGES = ("evaluate", "trigger", "trigger one", "take", "record")
+# The manifests that are triggered one by one.
+ONES = 200
 WORKFLOWS = ["testapp.ping"]
 INTERVAL = timedelta(minutes=5)
 
@@ -58,6 +59,7 @@ class Stopwatch:
     own_cpu: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     backend_cpu: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     statements: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    jobs: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     calls: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
     @contextmanager
@@ -86,30 +88,35 @@ def cpu_of_backend() -> float:
 
 
 def run_round(count: int, *, batch: int, process: Process, now: datetime) -> Stopwatch:
-    """Carry every manifest once from due to recorded."""
+    """Carry every manifest twice from due or triggered to recorded, and some a third time."""
     watch = Stopwatch()
-    queued = recorded = 0
-    while queued < count:
+    while watch.jobs["evaluate"] < count:
         with watch.time("evaluate"):
-            queued += evaluate(now=now).queued
-    while recorded < count:
-        with watch.time("dispatch"):
-            dispatch(workflows=WORKFLOWS, now=now)
-        recorded += work(watch, batch=batch, process=process, now=now)
+            watch.jobs["evaluate"] += evaluate(now=now).queued
+    work(watch, batch=batch, process=process, now=now)
+    with watch.time("trigger"):
+        watch.jobs["trigger"] += trigger_group(ManifestGroup.objects.get().pk, now=now).total()
+    work(watch, batch=batch, process=process, now=now)
+    for manifest_id in Manifest.objects.order_by("id").values_list("id", flat=True)[:ONES]:
+        with watch.time("trigger one"):
+            watch.jobs["trigger one"] += len(trigger({manifest_id: TriggerRequest()}, now=now))
+    work(watch, batch=batch, process=process, now=now)
     return watch
 
 
 def work(watch: Stopwatch, *, batch: int, process: Process, now: datetime) -> int:
-    """Claim and record until nothing is pending."""
+    """Take and record until nothing is queued."""
     recorded = 0
     while True:
-        with watch.time("claim"):
-            claims = claim(process=process, workflows=WORKFLOWS, limit=batch, now=now)
+        with watch.time("take"):
+            claims = take(process=process, limit=batch).claims
+        watch.jobs["take"] += len(claims)
         if not claims:
             return recorded
         finished = [Finished(item.execution_id, outcomes.completed("pong")) for item in claims]
         with watch.time("record"):
-            recorded += len(record(finished, now=now, by=process).ended)
+            recorded += len(record(finished, now=now, by=process, opens=True).ended)
+        watch.jobs["record"] += len(claims)
 
 
 def declare(count: int) -> Schedules:
@@ -121,9 +128,9 @@ def declare(count: int) -> Schedules:
 
 
 def start_process(now: datetime) -> Process:
-    """A process that may claim and record."""
+    """A process that may take and record."""
     return Process.objects.create(
-        kind="worker", host="bench", pid=os.getpid(), workflows=WORKFLOWS, started_at=now, heartbeat_at=now
+        kind="worker", host="bench", pid=os.getpid(), workflows=WORKFLOWS, slots=2, started_at=now, heartbeat_at=now
     )
 
 
@@ -137,31 +144,32 @@ def main(*, count: int, batch: int, rounds: int, is_json: bool) -> None:
         watches = [
             run_round(count, batch=batch, process=process, now=now + number * INTERVAL) for number in range(rounds)
         ]
-        assert Metadata.objects.filter(state="completed").count() == count * rounds  # noqa: S101
+        ran = sum(watch.jobs["record"] for watch in watches)
+        assert ran == rounds * (2 * count + min(ONES, count))  # noqa: S101
+        assert Metadata.objects.filter(state="completed").count() == ran  # noqa: S101
     finally:
         teardown_databases(databases, verbosity=0)
-    figures = {name: _figures(name, watches, count=count) for name in (*STAGES, ALL)}
+    figures = {stage: _figures(stage, watches) for stage in STAGES}
     if is_json:
         print(json.dumps({"count": count, "batch": batch, "stages": figures}))
         return
-    print(f"{connection.vendor}, {count:,} jobs, claimed and recorded in batches of {batch}, median of {rounds} rounds")
+    print(f"{connection.vendor}, {count:,} manifests, in batches of {batch}, median of {rounds} rounds")
     print(f"{'':<12}{'jobs/s':>8}{'our CPU':>10}{'its CPU':>10}  µs a job{'statements a call':>20}")
     for name, row in figures.items():
         print(f"{name:<12}{row['rate']:8,.0f}{row['own_cpu']:10.1f}{row['backend_cpu']:10.1f}{row['statements']:30.1f}")
 
 
-def _figures(name: str, watches: Sequence[Stopwatch], *, count: int) -> dict[str, float]:
-    """The medians of a stage, or of all together: jobs a second, microseconds of CPU a job, statements a call."""
-    stages = STAGES if name == ALL else (name,)
+def _figures(stage: str, watches: Sequence[Stopwatch]) -> dict[str, float]:
+    """The medians of a stage: jobs a second, microseconds of CPU a job, statements a call."""
 
-    def median(value: Callable[[Stopwatch, str], float]) -> float:
-        return statistics.median(sum(value(watch, stage) for stage in stages) for watch in watches)
+    def median(value: Callable[[Stopwatch], float]) -> float:
+        return statistics.median(value(watch) for watch in watches)
 
     return {
-        "rate": count / median(lambda watch, stage: watch.seconds[stage]),
-        "own_cpu": median(lambda watch, stage: watch.own_cpu[stage]) / count * 1e6,
-        "backend_cpu": median(lambda watch, stage: watch.backend_cpu[stage]) / count * 1e6,
-        "statements": median(lambda watch, stage: watch.statements[stage] / watch.calls[stage]),
+        "rate": median(lambda watch: watch.jobs[stage] / watch.seconds[stage]),
+        "own_cpu": median(lambda watch: watch.own_cpu[stage] / watch.jobs[stage]) * 1e6,
+        "backend_cpu": median(lambda watch: watch.backend_cpu[stage] / watch.jobs[stage]) * 1e6,
+        "statements": median(lambda watch: watch.statements[stage] / watch.calls[stage]),
     }
 
 

@@ -206,7 +206,7 @@ def trigger(manifest: Manifest, *, delay: timedelta | float | None = None, input
     """
     request = TriggerRequest(input=_checked_input(manifest.workflow, input), delay=check_delay(delay))
     # No manifest has the id 0, nor one that was never saved.
-    answers = trigger_manifests({manifest.id or 0: request}, now=database_now())
+    answers = trigger_manifests({manifest.id or 0: request})
     if not answers:
         raise UnknownManifest(manifest.external_id)
     (answer,) = answers.values()

@@ -19,12 +19,12 @@ from django.db import connection, connections
 from chainsched.conf import get_config
 from chainsched.db import audit_guard, bulk
 from chainsched.domain import joins, outcomes
-from chainsched.domain.due import Facts
+from chainsched.domain.due import Alarm, Facts
 from chainsched.domain.joins import Standing
 from chainsched.flow.maintain import reap
 from chainsched.flow.run import activate, alarm, dispatch, enqueue, evaluate, fold_notes, hand_on, record
 from chainsched.flow.run.consume import Due
-from chainsched.flow.run.end_rows import closed_row
+from chainsched.flow.run.end_rows import closed_rows
 from chainsched.models import JoinState, Metadata, NamedLock, WorkQueue
 from chainsched.models.join_state import JoinStateQuerySet
 from chainsched.models.manifest_state import ManifestStateQuerySet
@@ -60,7 +60,8 @@ def activate_without_fence() -> None:
 
 def overwrite_ended_rows() -> None:
     def close_any(verdicts: Any, *, now: Any) -> None:
-        bulk.update(Metadata, [closed_row(verdict, now=now) for verdict in verdicts])
+        for rows in closed_rows(verdicts, now=now):
+            bulk.update_columns(Metadata, rows)
 
     def attempts_of_anyone(execution_ids: Any, **_: Any) -> list[Attempt]:
         return Metadata.objects.lock_attempts(execution_ids)
@@ -107,8 +108,8 @@ def forget_dependents() -> None:
 def forget_alarms_of_dependents() -> None:
     write = alarm._write_due
 
-    def write_no_alarms(due: Mapping[int, tuple[Facts, alarm.Alarm]]) -> None:
-        write({manifest_id: (known, alarm.Alarm()) for manifest_id, (known, _) in due.items()})
+    def write_no_alarms(due: Mapping[int, tuple[Facts, Alarm]]) -> None:
+        write({manifest_id: (known, Alarm()) for manifest_id, (known, _) in due.items()})
 
     _patch(alarm, "_write_due", write_no_alarms)
 

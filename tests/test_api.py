@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
-from django.db import transaction
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
 
 from chainsched import Cron, Every, Exclude, ManifestItem, RunCondition, api
 from chainsched.domain.results import Answer, Cancelled
@@ -348,7 +349,7 @@ class TestTriggeringMany:
 
     def test_more_manifests_take_no_more_statements(self, django_assert_max_num_queries):
         counted = []
-        for number in (2, 300):
+        for number in (20, 300):
             names = [make_manifest(f"{number}-{index}").external_id for index in range(number)]
             with django_assert_max_num_queries(100) as captured:
                 Manifest.objects.trigger_many(names)
@@ -361,6 +362,15 @@ class TestTriggeringMany:
 
 
 class TestTriggering:
+    def test_a_manifest_without_a_schedule_takes_few_statements(self):
+        for name in ("a", "b"):
+            made = make_manifest(name, schedule_type=ScheduleType.ON_DEMAND, interval_seconds=None, state={})
+            with CaptureQueriesContext(connection) as captured:
+                assert made.trigger() is Answer.QUEUED
+        statements = [query["sql"] for query in captured if "SAVEPOINT" not in query["sql"]]
+        # The clock, the lock, the look, the turns that wait, and the row; its state has nothing that would change.
+        assert len(statements) <= 5, statements
+
     def test_an_idle_manifest_is_queued(self):
         made = make_manifest(state={}, input={"a": 1})
         assert made.trigger() is Answer.QUEUED

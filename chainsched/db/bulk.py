@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -45,6 +45,14 @@ class Copied:
     def of(cls, source: type[models.Model], *, by: str, fields: Mapping[str, str]) -> Copied:
         """The same from a mapping of the new row's fields to those of the other table."""
         return cls(source, by, tuple(fields.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Rows by their columns: the values of all rows in each list, and the values that are the ``same`` in all rows."""
+
+    listed: Mapping[str, Sequence[Any]]
+    same: Mapping[str, Any] = field(default_factory=dict)
 
 
 def insert(
@@ -85,18 +93,33 @@ def update(
     """
     if not rows:
         return []
+    columns = Columns({name: [row[name] for row in rows] for name in rows[0]})
+    return update_columns(model, columns, key=key, where=where)
+
+
+def update_columns(
+    model: type[models.Model], columns: Columns, *, key: str = "id", where: Row | None = None
+) -> list[Any]:
+    """The same for rows that are given by their columns, ``key`` among those that are listed."""
+    if not columns.listed[key]:
+        return []
     connection = connections[get_config().database]
-    expected = tuple((where or {}).items())
-    nulls = tuple(name for name, value in expected if value is None)
-    compared = tuple(name for name, _ in expected)
-    statement = _update(model, tuple(rows[0]), key, alias=connection.alias, compared=compared, nulls=nulls)
-    parameters = _parameters(connection, statement.fields, [[row[name] for row in rows] for name in rows[0]])
-    for name, value in expected:
-        if value is not None:
-            parameters.append(_field(model, name).get_db_prep_value(value, connection))
+    expected = where or {}
+    nulls = tuple(name for name, value in expected.items() if value is None)
+    names, same, compared = tuple(columns.listed), tuple(columns.same), tuple(expected)
+    statement = _update(model, names, key, alias=connection.alias, same=same, compared=compared, nulls=nulls)
+    parameters = [
+        *_adapted(model, columns.same, connection),
+        *_parameters(connection, statement.fields, list(columns.listed.values())),
+        *_adapted(model, {name: value for name, value in expected.items() if value is not None}, connection),
+    ]
     with binding_cursor(connection) as cursor:
         cursor.execute(statement.sql, parameters)
         return [written for (written,) in cursor.fetchall()]
+
+
+def _adapted(model: type[models.Model], values: Row, connection: BaseDatabaseWrapper) -> list[Any]:
+    return [_field(model, name).get_db_prep_value(value, connection) for name, value in values.items()]
 
 
 def analyze(*changed: type[models.Model]) -> None:
@@ -162,14 +185,17 @@ def _insert(
 
 @functools.cache
 def _update(
-    model: type[models.Model], named: Names, key: str, *, alias: str, compared: Names, nulls: Names
+    model: type[models.Model], named: Names, key: str, *, alias: str, same: Names, compared: Names, nulls: Names
 ) -> _Statement:
     connection = connections[alias]
     fields, quote = [_field(model, name) for name in named], connection.ops.quote_name
     key_column = _field(model, key).column
     table = _quoted(connection, model._meta.db_table)
     changed = [field.column for field in fields if field.column != key_column]
-    sets = ", ".join(f"{quote(column)} = v.{quote(column)}" for column in changed)
+    sets = ", ".join(
+        [f"{quote(_field(model, name).column)} = %s" for name in same]
+        + [f"{quote(column)} = v.{quote(column)}" for column in changed]
+    )
     # The compare of compare-and-set: conditions that an index can serve.
     conditions = "".join(
         f" AND {table}.{quote(_field(model, name).column)} " + ("IS NULL" if name in nulls else "= %s")

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from django.db import connections
 
 from chainsched.conf import get_config
+from chainsched.db.compiled import binding_cursor
 
 _stopped_at: datetime | None = None
 
@@ -16,15 +17,19 @@ def database_now() -> datetime:
 
     SQLite runs inside this process, so its clock is the host's.
     """
+    connection = connections[get_config().database]
+    if _stopped_at is not None or connection.vendor == "sqlite":
+        return present_time()
+    with binding_cursor(connection) as cursor:
+        cursor.execute("SELECT clock_timestamp()")
+        return present_time(cursor.fetchone()[0])
+
+
+def present_time(read: datetime | None = None) -> datetime:
+    """The same, where a statement has ``read`` the clock of a database outside of this process."""
     if _stopped_at is not None:
         return _stopped_at
-    connection = connections[get_config().database]
-    if connection.vendor == "sqlite":
-        return datetime.now(UTC)
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT clock_timestamp()")
-        now: datetime = cursor.fetchone()[0]
-    return now.astimezone(UTC)
+    return datetime.now(UTC) if read is None else read.astimezone(UTC)
 
 
 def stop_clock(at: datetime | None) -> None:

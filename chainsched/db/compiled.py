@@ -127,10 +127,12 @@ class _Built:
         return [adapted[slot.name] for slot in self.slots]
 
     def converted(self, rows: list[Any], connection: BaseDatabaseWrapper) -> list[Any]:
-        if not self.converters or not rows:
+        # Most columns that have to be converted are empty in most rows; an empty one stays so.
+        converters = [one for one in self.converters if any(row[one[0]] is not None for row in rows)]
+        if not converters:
             return rows
         columns = list(zip(*rows, strict=True))
-        for at, convert, expression in self.converters:
+        for at, convert, expression in converters:
             values: Iterable[Any] = columns[at]
             for function in convert:
                 values = [function(value, expression, connection) for value in values]

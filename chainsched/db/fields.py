@@ -97,6 +97,10 @@ class IdList(models.Field):  # type: ignore[type-arg]
     def db_type(self, connection: Any) -> str:
         return "bigint[]" if connection.vendor == "postgresql" else "text"
 
+    def get_db_converters(self, connection: Any) -> list[Any]:
+        # The driver of PostgreSQL reads an array as a list.
+        return [] if connection.vendor == "postgresql" else super().get_db_converters(connection)
+
     def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
         return json.loads(value) if isinstance(value, str) else value
 

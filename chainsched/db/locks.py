@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from enum import Enum, auto
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
+
+from chainsched.db.clock import present_time
+from chainsched.db.compiled import binding_cursor
 
 LOCK_TIMEOUT = "3s"
 # For writers that can retry a row that another transaction holds, and have other rows to write in between.
@@ -20,6 +24,9 @@ LONG_TIMEOUT = "10min"
 # raises the estimated cost of statements so far that they are compiled, which takes longer than they run; hence the
 # last.
 BY_INDEX = {"enable_seqscan": "off", "jit": "off"}
+# PostgreSQL would plan a prepared statement anew in each call with few ids: for a few it expects less than its plan for
+# any number. Planning takes longer than to run it, and the plan is the same: by the indexes.
+KEEPING_PLANS = {"plan_cache_mode": "force_generic_plan"}
 # For pages, which look at each of thousands of rows whether something of it is open. Where the sample of ANALYZE held
 # none of the few open rows, PostgreSQL would compare each row with all of them, kept in memory.
 FOR_PAGES = BY_INDEX | {"enable_material": "off"}
@@ -42,19 +49,20 @@ class Patience(Enum):
     LONG = auto()
 
 
-def begin(connection: BaseDatabaseWrapper, patience: Patience = Patience.USUAL) -> None:
-    """Run the first statement of a transaction.
+def begin(connection: BaseDatabaseWrapper, patience: Patience = Patience.USUAL) -> datetime:
+    """Run the first statement of a transaction; returns the time by the database's clock.
 
     PostgreSQL: limit every wait, and let the planner use the indexes, for this transaction only, so that a pooler
     passes on a clean session.
     SQLite: write at once. A transaction that reads first and writes later fails with "database is locked" if another
     connection wrote in between, and no timeout helps; one that begins with a write waits for its turn.
     """
-    with connection.cursor() as cursor:
-        if connection.vendor == "postgresql":
-            _set(cursor, _settings(patience))
-        else:
-            cursor.execute("UPDATE chainsched_namedlock SET turned_at = turned_at WHERE name = ''")
+    with binding_cursor(connection) as cursor:
+        if connection.vendor != "postgresql":
+            cursor.execute(_BEGIN_ON_SQLITE)
+            return present_time()
+        cursor.execute(_BEGIN[patience])
+        return present_time(cursor.fetchone()[-1])
 
 
 def wait_briefly(connection: BaseDatabaseWrapper) -> None:
@@ -77,7 +85,16 @@ def _settings(patience: Patience) -> dict[str, str]:
     if patience is Patience.LONG:
         return dict.fromkeys(names, LONG_TIMEOUT)
     lock_timeout = SHORT_LOCK_TIMEOUT if patience is Patience.SHORT else LOCK_TIMEOUT
-    return dict(zip(names, (lock_timeout, STATEMENT_TIMEOUT, IDLE_TIMEOUT), strict=True)) | BY_INDEX
+    return dict(zip(names, (lock_timeout, STATEMENT_TIMEOUT, IDLE_TIMEOUT), strict=True)) | BY_INDEX | KEEPING_PLANS
+
+
+def _begin(patience: Patience) -> str:
+    calls = [f"set_config('{name}', '{value}', true)" for name, value in _settings(patience).items()]
+    return f"SELECT {', '.join(calls)}, clock_timestamp()"
+
+
+_BEGIN = {patience: _begin(patience) for patience in Patience}
+_BEGIN_ON_SQLITE = "UPDATE chainsched_namedlock SET turned_at = turned_at WHERE name = ''"
 
 
 def _set(cursor: CursorWrapper, settings: Mapping[str, str]) -> None:

@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from django.db import connections
 
 from chainsched.conf import get_config
+from chainsched.db.compiled import binding_cursor
 
 CHANNEL = "chainsched"
 
@@ -20,6 +21,8 @@ BULK_DECISIONS = "bulk_decisions"
 TOPICS = (MANAGER, DISPATCHER, WORKER, BULK_DECISIONS)
 # Stands in place of a loop in the notice that a listener sends to itself.
 ECHO = "echo"
+
+_SEND = f"SELECT set_config('synchronous_commit', 'off', true), pg_notify('{CHANNEL}', %s)"
 
 _sender = ""
 _is_in_turn: ContextVar[bool] = ContextVar("is_in_turn", default=False)
@@ -70,8 +73,5 @@ def send(topic: str) -> None:
     connection = connections[get_config().database]
     sender = _sender if _is_in_turn.get() else ""
     if connection.vendor == "postgresql" and get_config().listen:
-        with connection.cursor() as cursor:
-            cursor.execute(
-                "SELECT set_config('synchronous_commit', 'off', true), pg_notify(%s, %s)",
-                [CHANNEL, f"{topic}:{sender}"],
-            )
+        with binding_cursor(connection) as cursor:
+            cursor.execute(_SEND, [f"{topic}:{sender}"])

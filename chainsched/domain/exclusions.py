@@ -164,6 +164,8 @@ def to_json(exclusions: Iterable[Exclusion]) -> list[dict[str, Any]]:
 
 def from_json(data: Any) -> tuple[Exclusion, ...]:
     """Return the exclusions that ``to_json`` wrote; an entry that is no exclusion is refused and named."""
+    if data in ([], ()):
+        return ()
     if not isinstance(data, list | tuple):
         raise InvalidSchedule(f"Exclusions are a list, not {_shown(data)}. Write [] for none.")
     return tuple(_exclusion(entry) for entry in data)

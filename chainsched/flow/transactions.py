@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Generic, TypeVar
 
 from django.db import InterfaceError, InternalError, OperationalError, connections, transaction
@@ -47,17 +48,20 @@ class LostMidway(OperationalError):
 
 
 @contextlib.contextmanager
-def transact(patience: Patience = Patience.USUAL) -> Iterator[None]:
-    """A transaction on our database. Inside a caller's transaction it becomes a savepoint and changes nothing of it."""
+def transact(patience: Patience = Patience.USUAL) -> Iterator[datetime | None]:
+    """A transaction on our database. Inside a caller's transaction it becomes a savepoint and changes nothing of it.
+
+    Gives the time of its beginning by the database's clock; none where it is a savepoint.
+    """
     alias = get_config().database
     connection = connections[alias]
-    is_outermost, session = not connection.in_atomic_block, None
+    is_outermost, session, begun_at = not connection.in_atomic_block, None, None
     try:
         with _owning(connection), transaction.atomic(using=alias):
             if is_outermost:
-                locks.begin(connection, patience)
+                begun_at = locks.begin(connection, patience)
                 session = connection.connection
-            yield
+            yield begun_at
     except TRANSIENT as error:
         # Django replaces a connection on which it cannot roll back.
         if session is not None and connection.connection is not session:

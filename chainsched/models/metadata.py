@@ -26,7 +26,7 @@ from chainsched.models.manifest import Manifest
 from chainsched.models.manifest_group import ManifestGroup
 from chainsched.models.metadata_claims import IS_ACTIVE, IS_IN_PROGRESS, IS_PENDING, ClaimQuerySet
 from chainsched.models.model_methods import ExecutionActions
-from chainsched.models.process import Process
+from chainsched.models.process import PROCESS_ID, Process
 from chainsched.models.taken_over import TakenOver
 
 
@@ -95,7 +95,11 @@ class MetadataQuerySet(ClaimQuerySet):
     def lock_attempts(self, execution_ids: Collection[int], *, is_waiting: bool = True) -> list[Attempt]:
         """Lock the rows, ended or not, in id order; without waiting, only those that no other transaction holds."""
         query = _LOCK_ATTEMPTS if is_waiting else _LOCK_FREE_ATTEMPTS
-        return [Attempt(*row) for row in query.rows(ids=execution_ids)]
+        return [Attempt._make(row) for row in query.rows(ids=execution_ids)]
+
+    def lock_attempts_of(self, process: Process, execution_ids: Collection[int]) -> list[Attempt]:
+        """The same where this process speaks of them; none if it was declared lost."""
+        return [Attempt._make(row) for row in _LOCK_ATTEMPTS_OF.rows(ids=execution_ids, process_id=process.pk)]
 
     def request_cancel(self, execution_ids: Collection[int], *, reason: str) -> list[int]:
         """Ask executions that have not ended to stop; returns those that were not asked before."""
@@ -182,6 +186,9 @@ def _attempts(*, is_waiting: bool) -> models.QuerySet[Metadata, Any]:
 
 _LOCK_ATTEMPTS = CompiledQuery(lambda: _attempts(is_waiting=True))
 _LOCK_FREE_ATTEMPTS = CompiledQuery(lambda: _attempts(is_waiting=False))
+_LOCK_ATTEMPTS_OF = CompiledQuery(
+    lambda: _attempts(is_waiting=True).filter(models.Exists(Process.objects.trusted().filter(pk=PROCESS_ID)))
+)
 _MANIFESTS_OF = CompiledQuery(
     lambda: Metadata.objects.filter(id_in(id=Ids()), manifest__isnull=False).values_list("manifest_id")
 )

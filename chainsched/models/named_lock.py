@@ -44,11 +44,6 @@ class NamedLockQuerySet(models.QuerySet["NamedLock"]):
         """The version of the graph."""
         return self.filter(name=GRAPH).values_list("version", flat=True).first() or 0
 
-    def present_turns(self, name: str) -> dict[int, int]:
-        """The turn that fairness has reached at each priority."""
-        stored: dict[str, int] = next(iter(_TURNS.column(name=name)), {})
-        return {int(priority): turn for priority, turn in stored.items()}
-
 
 NAME = Parameter("name", models.CharField())
 _TURN = CompiledUpdate(lambda: NamedLock.objects.filter(name=NAME), turned_at=NOW)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from datetime import datetime
@@ -24,6 +25,7 @@ from chainsched.models.manifest import Manifest
 from chainsched.models.manifest_group import ManifestGroup
 from chainsched.models.manifest_state import NOT_PUT_ASIDE
 from chainsched.models.model_methods import QueueActions
+from chainsched.models.named_lock import DISPATCH
 from chainsched.models.obstacles import releases_queued_row
 
 IS_QUEUED = Q(status=QueueStatus.QUEUED.value)
@@ -99,15 +101,21 @@ class WorkQueueQuerySet(models.QuerySet["WorkQueue"]):
         """Without the rows of these groups; rows that have no group stay."""
         return self.exclude(group__in=group_ids, group__isnull=False) if group_ids else self
 
-    def last_turns(self, places: Collection[tuple[int, int]]) -> dict[tuple[int, int], int]:
-        """The last turn that waits in each (group, priority): one look into the index for each place."""
+    def last_turns(self, places: Collection[tuple[int, int]]) -> tuple[dict[int, int], dict[tuple[int, int], int]]:
+        """The turn that dispatch has reached at each priority, and the last that waits in each (group, priority).
+
+        One look into the index for each place.
+        """
         rows_sql, parameters = bulk.expand({"group_id": GROUP_ID, "priority": PRIORITY}, list(places))
         sql = (
             "SELECT v.group_id, v.priority, (SELECT max(q.turn) FROM chainsched_workqueue q WHERE q.status = 'queued' "  # noqa: S608
-            f"AND q.group_id = v.group_id AND q.priority = v.priority) FROM {rows_sql}"
+            "AND q.group_id = v.group_id AND q.priority = v.priority), "
+            f"(SELECT l.turns FROM chainsched_namedlock l WHERE l.name = '{DISPATCH}') FROM {rows_sql}"
         )
         found = bulk.select(sql, parameters)
-        return {(group_id, priority): turn for group_id, priority, turn in found if turn is not None}
+        present = json.loads(found[0][3]) if found and found[0][3] else {}
+        last = {(group_id, priority): turn for group_id, priority, turn, _ in found if turn is not None}
+        return {int(priority): turn for priority, turn in present.items()}, last
 
     def bring_forward(self, is_enabled: Mapping[int, bool]) -> set[int]:
         """Let waiting rows of these manifests go at once, as an operator asks; returns those with a row that waited.

@@ -93,7 +93,7 @@ def no_alarm_is_forbidden(check: str, *, now: datetime, repair: bool) -> Iterato
 def _alarm(facts: Facts, *, now: datetime) -> datetime | None:
     """The alarm that the manifest should have; its present one if its schedule cannot be computed."""
     try:
-        return due.alarm(facts, now=now)
+        return due.alarm(facts, now=now).next_run_at
     except InvalidSchedule:
         return facts.next_run_at
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from chainsched.db import bulk
 from chainsched.db.chunks import chunks
+from chainsched.db.clock import database_now
 from chainsched.db.id_in import id_in
 from chainsched.db.notify import DISPATCHER
 from chainsched.domain.due import Decision, Facts, OpenItem, decide
@@ -26,12 +27,13 @@ from chainsched.domain.triggers import STORED, Situation, Wanted, answer_trigger
 from chainsched.exceptions import InvalidInput
 from chainsched.flow.announce import wake
 from chainsched.flow.run.alarm import arm
-from chainsched.flow.run.enqueue import enqueue
+from chainsched.flow.run.carried import Jobs
+from chainsched.flow.run.enqueue import JOB_COLUMNS, enqueue
 from chainsched.flow.run.requests import Lineage, QueueRequest
 from chainsched.flow.transactions import transact
 from chainsched.models import Manifest, ManifestState, Near, WorkQueue
 from chainsched.models.manifest import PARENTED
-from chainsched.models.manifest_facts import load_facts
+from chainsched.models.manifest_facts import load_facts, load_facts_with
 
 # A hundred years: every date that follows is one that databases can hold.
 MAX_DELAY = timedelta(days=36_500)
@@ -45,18 +47,23 @@ class TriggerRequest:
     delay: timedelta | None = None
 
 
-def trigger(requests: Mapping[int, TriggerRequest], *, now: datetime) -> dict[int, Answer]:
+def trigger(requests: Mapping[int, TriggerRequest], *, now: datetime | None = None) -> dict[int, Answer]:
     """Run these manifests now, or store their trigger requests; never raises because of an open item.
 
     A thousand requests for the same during a run make one more run; one that asks for another than the one that waits
-    already is refused, as the answer says. A manifest that is gone has no answer.
+    already is refused, as the answer says. A manifest that is gone has no answer. Without ``now`` the clock is read.
     """
-    with transact():
-        facts = {known.manifest_id: known for known in load_facts(ManifestState.objects.lock(requests.keys()))}
+    with transact() as begun_at:
+        now = now or begun_at or database_now()
+        found, jobs = load_facts_with(JOB_COLUMNS, ManifestState.objects.lock(requests.keys()))
+        facts = {known.manifest_id: known for known in found}
         wanted = _wanted({id_: requests[id_] for id_ in facts}, now=now)
-        situations = _queue_first(_find_situations(facts), wanted, now=now)
+        before = _find_situations(facts)
+        situations = _queue_first(before, wanted, now=now)
         answers = {id_: answer_trigger(wanted[id_], found, now=now) for id_, found in situations.items()}
-        answers |= _queue({id_: wanted[id_] for id_ in _those(answers, Answer.QUEUED)}, situations, now=now)
+        unchanged = {id_: jobs[id_] for id_, found in situations.items() if found is before[id_]}
+        new = {id_: wanted[id_] for id_ in _those(answers, Answer.QUEUED)}
+        answers |= _queue(new, situations, known=unchanged, now=now)
         gone = _bring_forward(_those(answers, Answer.ALREADY_QUEUED), facts, now=now)
         # A worker took these rows just now: the request comes after their runs.
         situations |= {id_: _with_open_item(situations[id_], OpenItem.PENDING) for id_ in gone}
@@ -146,9 +153,11 @@ def _those(answers: Mapping[int, Answer], *wanted: Answer) -> list[int]:
     return [manifest_id for manifest_id, answer in answers.items() if answer in wanted]
 
 
-def _queue(wanted: Mapping[int, Wanted], situations: Mapping[int, Situation], *, now: datetime) -> dict[int, Answer]:
+def _queue(
+    wanted: Mapping[int, Wanted], situations: Mapping[int, Situation], *, known: Jobs, now: datetime
+) -> dict[int, Answer]:
     requests = [QueueRequest(id_, Source.TRIGGER, now, input=request.input) for id_, request in wanted.items()]
-    opened = enqueue(requests, now=now)
+    opened = enqueue(requests, now=now, known=known)
     # In the middle of a graph it begins a run that does not reach the other parents of joins.
     found = {id_: situations[id_].facts for id_ in opened}
     inner = [id_ for id_, facts in found.items() if facts.schedule_type.has_parent and not facts.is_behind_parent]

@@ -8,18 +8,17 @@ Next:   the manager evaluates a manifest when its alarm is due.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import NamedTuple
 
 from chainsched.conf import get_config
 from chainsched.db import bulk
+from chainsched.db.bulk import Columns
 from chainsched.db.notify import MANAGER
 from chainsched.domain import due
-from chainsched.domain.due import Facts, OpenItem
+from chainsched.domain.due import Alarm, Facts, OpenItem
 from chainsched.domain.items import Item
 from chainsched.domain.obstacles import find_obstacle_to_row
 from chainsched.domain.states import Source
@@ -67,12 +66,14 @@ def arm_known(
     of_rows: Collection[int] = frozenset(),
     newly_due: Collection[int] = frozenset(),
     queued_next: Collection[int] = frozenset(),
+    states: Sequence[Columns] = (),
 ) -> int:
     """The same with facts that the caller has read under its locks.
 
     ``of_rows`` are the manifests with an obstacle that may have come or gone for a row that waits. ``newly_due`` are
     those that are due for another item by their facts than by their rows: both are written together. For
-    ``queued_next``, which the caller queues in the same transaction, no manager is woken.
+    ``queued_next``, which the caller queues in the same transaction, no manager is woken. ``states`` are further
+    columns for the rows of some of them.
     """
     balance_parts(known_facts, of_rows=of_rows, ledger=ledger)
     facts = {known.manifest_id: known for known in known_facts}
@@ -84,7 +85,9 @@ def arm_known(
     is_soon = {id_ for id_, alarm in changed.items() if alarm.next_run_at is not None and alarm.next_run_at <= soon}
     if not is_soon <= {*queued_next}:
         wake(MANAGER)
-    set_alarms({id_: alarm for id_, alarm in (changed | moved).items() if id_ not in newly_due})
+    written = {id_ for rows in states for id_ in _write_states(rows, alarms)}
+    left = changed | moved
+    set_alarms({id_: left[id_] for id_ in left.keys() - written - {*newly_due}})
     _write_due({id_: (facts[id_], alarms[id_]) for id_ in newly_due})
     return len(changed)
 
@@ -120,13 +123,6 @@ def _has_part(row: WorkQueue, facts: Mapping[int, Facts]) -> bool:
     return find_obstacle_to_row(facts[row.manifest_id or 0], Source(row.source)) is None
 
 
-class Alarm(NamedTuple):
-    """When the manager evaluates the manifest next, and the time of the schedule's own next occurrence."""
-
-    next_run_at: datetime | None = None
-    occurrence_at: datetime | None = None
-
-
 def set_alarms(alarms: Mapping[int, Alarm]) -> int:
     """Write these alarms; an empty one clears the alarm of its manifest."""
     rows = [
@@ -139,6 +135,17 @@ def set_alarms(alarms: Mapping[int, Alarm]) -> int:
         for manifest_id, alarm in sorted(alarms.items())
     ]
     return len(bulk.update(ManifestState, rows, key="manifest"))
+
+
+def _write_states(rows: Columns, alarms: Mapping[int, Alarm]) -> list[int]:
+    """Write further columns to rows with their alarms; returns the manifests."""
+    found = [alarms[manifest_id] for manifest_id in rows.listed["manifest"]]
+    times = {
+        "next_run_at": [alarm.next_run_at for alarm in found],
+        "occurrence_at": [alarm.occurrence_at for alarm in found],
+    }
+    columns = Columns({**rows.listed, **times}, same={**rows.same, **NOT_PUT_ASIDE})
+    return bulk.update_columns(ManifestState, columns, key="manifest")
 
 
 def _write_due(due: Mapping[int, tuple[Facts, Alarm]]) -> None:
@@ -177,10 +184,7 @@ def clear(manifest_ids: Collection[int], *, now: datetime, is_covering: bool, an
 
 def _alarm(facts: Facts, *, now: datetime, is_fresh: bool) -> Alarm:
     try:
-        next_run_at = due.alarm(facts, now=now, is_fresh=is_fresh)
+        return due.alarm(facts, now=now, is_fresh=is_fresh)
     except InvalidSchedule as error:
         logger.error("Manifest %s gets no alarm: its schedule cannot be computed. %s", facts.external_id, error)
         return Alarm()
-    with contextlib.suppress(InvalidSchedule):
-        return Alarm(next_run_at, due.occurrence(facts, now=now, is_fresh=is_fresh))
-    return Alarm(next_run_at)

@@ -22,6 +22,7 @@ from chainsched.flow.run.requests import QueueRequest, given_input
 from chainsched.flow.run.runs import Head, begin_runs, forget_runs
 from chainsched.flow.run.tokens import TokenLedger
 from chainsched.models import GraphRun, JoinState
+from chainsched.models.manifest_facts import LEADS_ON
 from chainsched.models.manifest_state import NOTHING_DUE
 from chainsched.models.obstacles import RowStanding
 
@@ -50,6 +51,7 @@ def begin_carried_runs(
         )
         for request in requests
         if request.item is None
+        and jobs[request.manifest_id].get(LEADS_ON, True)
         and (jobs[request.manifest_id]["state__due_run"] is None or request.manifest_id not in covering)
     ]
     return begin_runs(heads, ledger=ledger, now=now)

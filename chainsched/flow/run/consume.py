@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from chainsched.db import bulk
+from chainsched.db.bulk import Columns
 from chainsched.db.id_in import id_in
 from chainsched.db.notify import MANAGER
 from chainsched.domain.due import Facts, OpenItem, decide
@@ -45,25 +46,35 @@ class Due:
     item: Item = NO_ITEM
 
 
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Manifests with open items that the caller has just ended, and that are armed with what is delivered.
+
+    ``facts`` are those of the manifests that have nothing open now, and ``states`` what is written to their rows with
+    the alarms; ``stopped`` are manifests with a dead letter.
+    """
+
+    facts: Sequence[Facts] = ()
+    states: Sequence[Columns] = ()
+    stopped: Collection[int] = frozenset()
+
+
+NO_ENDS = Ends()
+
+
 def deliver(
-    dues: Sequence[Due],
-    *,
-    ledger: TokenLedger,
-    now: datetime,
-    ended: Collection[int] = frozenset(),
-    idle: Collection[int] = frozenset(),
-    opens: bool = False,
+    dues: Sequence[Due], *, ledger: TokenLedger, now: datetime, ends: Ends = NO_ENDS, opens: bool = False
 ) -> None:
     """Let dependents become due at once if their states are free and no note waits for them; leave notes otherwise.
 
     Waits for no lock. In a caller's transaction, which may stay open for long, all get notes. The tokens of the items
-    are taken here. ``ended`` and ``idle``: see ``apply``. With ``opens`` those that may run now are queued as well, as
+    are taken here. With ``opens`` those that may run now are queued as well, as
     the manager would do it in its next turn.
     """
     free = _lock_receivers({due.child_id for due in dues})
     for due in dues:
         ledger.take(due.item.held)
-    apply([due for due in dues if due.child_id in free], ledger=ledger, now=now, ended=ended, idle=idle, opens=opens)
+    apply([due for due in dues if due.child_id in free], ledger=ledger, now=now, ends=ends, opens=opens)
     leave_notes([due for due in dues if due.child_id not in free])
 
 
@@ -130,27 +141,21 @@ def _consume_part(page: Sequence[tuple[int, int]], *, now: datetime) -> int:
 
 
 def apply(
-    dues: Sequence[Due],
-    *,
-    ledger: TokenLedger,
-    now: datetime,
-    ended: Collection[int] = frozenset(),
-    idle: Collection[int] = frozenset(),
-    opens: bool = False,
+    dues: Sequence[Due], *, ledger: TokenLedger, now: datetime, ends: Ends = NO_ENDS, opens: bool = False
 ) -> None:
     """Let dependents become due; the caller holds their states and has taken the tokens.
 
     A row that still waits for its first attempt takes the newer outcome over, and so does an item that is due already:
-    it then stands for the runs of both. Otherwise the outcome is kept until the manifest is free. Manifests with an
-    open item that the caller has ``ended`` are armed with them, and ``idle`` are those of these that have none now.
-    With ``opens`` dependents that may run now are queued.
+    it then stands for the runs of both. Otherwise the outcome is kept until the manifest is free. With ``opens``
+    dependents that may run now are queued.
     """
     by_child: dict[int, list[Due]] = defaultdict(list)
     for due in dues:
         by_child[due.child_id].append(due)
-    if not by_child and not ended:
+    facts = {known.manifest_id: known for known in ends.facts}
+    facts |= {known.manifest_id: known for known in load_facts({*by_child, *ends.stopped} - facts.keys())}
+    if not facts:
         return
-    facts = {known.manifest_id: known for known in load_facts({*by_child, *ended}, idle=idle)}
     # Left to a newer version, which knows all values of the dependent; the manager passes over such notes.
     strange = {id_ for id_ in by_child if id_ in facts and facts[id_].unknown}
     leave_notes([due for due in dues if due.child_id in strange])
@@ -174,8 +179,9 @@ def apply(
         list(facts.values()),
         ledger=ledger,
         now=now,
-        of_rows={*looked, *ended},
+        of_rows={*looked, *ends.stopped},
         newly_due=news,
+        states=ends.states,
         queued_next={request.manifest_id for request in requests},
     )
     enqueue(requests, now=now, ledger=ledger)

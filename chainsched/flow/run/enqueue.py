@@ -27,6 +27,7 @@ from chainsched.domain.triggers import Answered
 from chainsched.flow.announce import wake
 from chainsched.flow.run import alarm
 from chainsched.flow.run.carried import (
+    Jobs,
     begin_carried_runs,
     carried_item,
     item_columns,
@@ -36,9 +37,8 @@ from chainsched.flow.run.carried import (
 )
 from chainsched.flow.run.requests import Lineage, QueueRequest, answers_trigger, given_input, lineages_of
 from chainsched.flow.run.tokens import TokenLedger
-from chainsched.models import Manifest, NamedLock, WorkQueue
+from chainsched.models import Manifest, WorkQueue
 from chainsched.models.manifest import PARENTED
-from chainsched.models.named_lock import DISPATCH
 from chainsched.models.work_queue import IN_LINE
 from chainsched.registry import registry
 
@@ -70,28 +70,43 @@ JOB_COLUMNS = (
     "state__due_tokens",
     "state__due_has_tokens",
     "state__due_is_again",
+    "state__next_run_at",
+    "state__occurrence_at",
+    "state__put_aside_at",
     "state__trigger_at",
     "state__trigger_input",
     "state__trigger_causation_id",
     "state__trigger_root_correlation_id",
 )
+# Each has a value only while there is an alarm or a reason for one. Most manifests that are triggered have none.
+WITH_ALARM = (
+    "state__next_run_at",
+    "state__occurrence_at",
+    "state__put_aside_at",
+    "state__trigger_at",
+    "state__due_run",
+)
 # Both tables by their ids: PostgreSQL reads a whole one to join it to hundreds of rows of the other.
 _JOBS = CompiledQuery(
     lambda: Manifest.objects.filter(id_in(id=Ids()), id_in(state=Ids())).order_by("id").values_list(*JOB_COLUMNS)
 )
+NO_JOBS: Jobs = {}
 
 
-def enqueue(requests: Sequence[QueueRequest], *, now: datetime, ledger: TokenLedger | None = None) -> dict[int, int]:
+def enqueue(
+    requests: Sequence[QueueRequest], *, now: datetime, ledger: TokenLedger | None = None, known: Jobs = NO_JOBS
+) -> dict[int, int]:
     """Open a queue row for each request and return the row ids by manifest id.
 
     The caller has locked the manifests' states. A manifest that has a queued row already, is gone, or would run for
     cancelled runs alone is left out of the answer: losing that race is no error. Without a ``ledger`` of the caller's
-    the notes to joins are written here.
+    the notes to joins are written here. Of manifests that are ``known`` the caller has read the ``JOB_COLUMNS`` since
+    then, and written none of them.
     """
     if not requests:
         return {}
     notes = TokenLedger() if ledger is None else ledger
-    jobs = _load_jobs([request.manifest_id for request in requests])
+    jobs = {**known, **_load_jobs([request.manifest_id for request in requests if request.manifest_id not in known])}
     possible = [request for request in requests if request.manifest_id in jobs]
     # The manifests whose row is for the outcome that they are due for.
     covering = {request.manifest_id for request in possible if takes_due(request, jobs[request.manifest_id], now=now)}
@@ -106,10 +121,19 @@ def enqueue(requests: Sequence[QueueRequest], *, now: datetime, ledger: TokenLed
     if any(_may_go_soon(request, now=now) for request in possible if request.manifest_id in opened):
         wake(DISPATCHER)
     fresh = [request for request in possible if not request.is_continued and request.manifest_id in opened]
+    fresh = [request for request in fresh if _has_alarm(jobs[request.manifest_id])]
     _clear_alarms(fresh, covering, now=now)
     if ledger is None:
         notes.write()
     return opened
+
+
+def _has_alarm(job: Mapping[str, Any]) -> bool:
+    """Whether a queue row takes something away from the state of its manifest."""
+    return (
+        any(job[column] is not None for column in WITH_ALARM)
+        or job["state__due_execution"] != job["state__covered_execution"]
+    )
 
 
 def _clear_alarms(fresh: Sequence[QueueRequest], covering: Collection[int], *, now: datetime) -> None:
@@ -196,9 +220,8 @@ def _turns(places: Sequence[tuple[int, int]]) -> list[int]:
     """The turns of new rows, by what waits and by how far dispatch has come."""
     if not places:
         return []
-    return assign_turns(
-        places, present=NamedLock.objects.present_turns(DISPATCH), last=WorkQueue.objects.last_turns(set(places))
-    )
+    present, last = WorkQueue.objects.last_turns(set(places))
+    return assign_turns(places, present=present, last=last)
 
 
 def _row(

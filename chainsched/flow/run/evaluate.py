@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from chainsched.db.locks import Patience
-from chainsched.domain.due import Decision, Reason, decide
-from chainsched.flow.run.alarm import Alarm, put_aside, set_alarms
-from chainsched.flow.run.enqueue import enqueue
+from chainsched.domain.due import Alarm, Decision, Reason, decide
+from chainsched.flow.run.alarm import put_aside, set_alarms
+from chainsched.flow.run.enqueue import JOB_COLUMNS, enqueue
 from chainsched.flow.run.requests import QueueRequest
 from chainsched.flow.transactions import in_parts, in_words, is_about_rows, report_unwritable, transact
 from chainsched.models import ManifestState
-from chainsched.models.manifest_facts import load_facts
+from chainsched.models.manifest_facts import load_facts_with
 
 logger = logging.getLogger(__name__)
 
@@ -73,10 +73,11 @@ def _evaluate_in_parts(manifest_ids: Sequence[int], *, now: datetime) -> Evaluat
 
 def _evaluate_locked(locked: Sequence[int], *, now: datetime) -> Evaluated:
     """Queue or postpone manifests; their states are locked."""
-    decisions = {facts.manifest_id: decide(facts, now=now) for facts in load_facts(locked)}
+    found, jobs = load_facts_with(JOB_COLUMNS, locked)
+    decisions = {facts.manifest_id: decide(facts, now=now) for facts in found}
     requests = [_queue_request(manifest_id, decision) for manifest_id, decision in decisions.items() if decision.is_yes]
     refused = {manifest_id: decision for manifest_id, decision in decisions.items() if not decision.is_yes}
-    queued = enqueue(requests, now=now)
+    queued = enqueue(requests, now=now, known=jobs)
     set_alarms({id_: Alarm(decision.look_again_at, decision.occurrence_at) for id_, decision in refused.items()})
     for manifest_id, decision in refused.items():
         level = logging.ERROR if decision.reason is Reason.UNSCHEDULABLE else logging.DEBUG

@@ -7,6 +7,7 @@ Next:   hand_on, in the same transaction; then the manager queues due manifests.
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -28,8 +29,16 @@ from chainsched.domain.states import ACTIVE_STATES, SOURCES_PAST_DISABLED, Execu
 from chainsched.exceptions import InvalidInput
 from chainsched.flow.announce import announce_executions, announce_letters, report_failures, wake
 from chainsched.flow.run.carried import item_columns
-from chainsched.flow.run.consume import deliver
-from chainsched.flow.run.end_rows import closed_row, had_its_run, letter_row, share_of, state_row
+from chainsched.flow.run.consume import Ends, deliver
+from chainsched.flow.run.end_rows import (
+    closed_rows,
+    ended_states,
+    facts_after,
+    failed_state,
+    had_its_run,
+    letter_row,
+    shares_of,
+)
 from chainsched.flow.run.enqueue import enqueue
 from chainsched.flow.run.hand_on import Edges, Ended, hand_on, load_edges
 from chainsched.flow.run.requests import Lineage, QueueRequest
@@ -130,19 +139,17 @@ def _record_once(
     unwritten |= held
     final = [verdict for verdict in verdicts if verdict.is_final]
     ledger = TokenLedger()
-    _write_states(verdicts, now=now)
+    _write_failures(verdicts)
     _mark_done(verdicts, now=now)
     _retry(verdicts, ledger=ledger, now=now)
-    edges = load_edges([verdict.manifest["id"] for verdict in final if verdict.manifest])
+    edges = load_edges([verdict.facts.manifest_id for verdict in final if verdict.facts])
     items = _begin_late_runs([verdict for verdict in final if _is_in(edges, verdict)], ledger=ledger, now=now)
     _close(verdicts, now=now)
-    HourlyStatistic.objects.append(share_of(verdict, now=now) for verdict in verdicts)
+    HourlyStatistic.objects.append(shares_of(verdicts, now=now))
     _write_letters(verdicts, now=now)
     # After the letters: a dependent that one of them stops has no part to do.
-    dues = hand_on([_ended(verdict, items) for verdict in final], edges, ledger=ledger)
-    ended = [verdict.manifest["id"] for verdict in final if verdict.manifest]
-    idle = {verdict.manifest["id"] for verdict in final if verdict.manifest and not verdict.follow_up}
-    deliver(dues, ledger=ledger, now=now, ended=ended, idle=idle, opens=opens)
+    dues = hand_on([_ended(verdict, items) for verdict in final if _leads_on(edges, verdict)], edges, ledger=ledger)
+    deliver(dues, ledger=ledger, now=now, ends=_ends(final, now=now), opens=opens)
     ledger.write()
     closed = {verdict.execution.id for verdict in verdicts}
     announce_executions(execution_ended, sorted(closed))
@@ -163,10 +170,10 @@ def _lock(finished: Mapping[int, Finished], *, is_waiting: bool) -> set[int]:
 
     The executions themselves are locked after the states, as everywhere.
     """
-    manifest_ids = Metadata.objects.manifests_of(list(finished))
     if is_waiting:
-        ManifestState.objects.lock(manifest_ids)
+        ManifestState.objects.lock_of(finished)
         return set()
+    manifest_ids = Metadata.objects.manifests_of(list(finished))
     locked = ManifestState.objects.lock_free(manifest_ids)
     free = {row.id for row in Metadata.objects.lock_attempts(list(finished), is_waiting=False)}
     held = Metadata.objects.filter(id_in(id=[id_ for id_ in finished if id_ not in free]))
@@ -176,7 +183,12 @@ def _lock(finished: Mapping[int, Finished], *, is_waiting: bool) -> set[int]:
 
 
 def _is_in(edges: Edges, verdict: Verdict) -> bool:
-    return verdict.manifest is not None and verdict.manifest["id"] in edges
+    return verdict.execution.manifest_id in edges
+
+
+def _leads_on(edges: Edges, verdict: Verdict) -> bool:
+    """Whether something follows from it, or waits for it."""
+    return bool(verdict.execution.tokens) or _is_in(edges, verdict)
 
 
 def _begin_late_runs(final: Sequence[Verdict], *, ledger: TokenLedger, now: datetime) -> dict[int, Item]:
@@ -184,18 +196,10 @@ def _begin_late_runs(final: Sequence[Verdict], *, ledger: TokenLedger, now: date
 
     Written before the end of the execution, which never changes afterwards.
     """
-    alone = [verdict for verdict in final if verdict.manifest and verdict.execution.run_id is None]
-    heads = [
-        Head(verdict.manifest["id"], verdict.manifest["external_id"], verdict.execution.scheduled_for)
-        for verdict in alone
-        if verdict.manifest
-    ]
+    alone = [(verdict.execution, verdict.facts) for verdict in final if verdict.execution.run_id is None]
+    heads = [Head(known.manifest_id, known.external_id, row.scheduled_for) for row, known in alone if known]
     begun = begin_runs(heads, ledger=ledger, now=now)
-    items = {
-        verdict.execution.id: begun[verdict.manifest["id"]]
-        for verdict in alone
-        if verdict.manifest and verdict.manifest["id"] in begun
-    }
+    items = {row.id: begun[known.manifest_id] for row, known in alone if known and known.manifest_id in begun}
     bulk.update(Metadata, [{"id": id_, **item_columns(item)} for id_, item in items.items()])
     return items
 
@@ -219,16 +223,19 @@ def _record_unwritable(item: Finished, error: Exception, *, by: Process | None, 
 
 def _attempts(execution_ids: Collection[int], *, by: Process | None) -> list[Attempt]:
     """Lock the executions; none, if a process speaks that was declared lost: the fence."""
-    if by is not None and not Process.objects.trusted().filter(pk=by.pk).exists():
-        return []
-    return Metadata.objects.lock_attempts(execution_ids)
+    if by is None:
+        return Metadata.objects.lock_attempts(execution_ids)
+    return Metadata.objects.lock_attempts_of(by, execution_ids)
 
 
 def _may_close(row: Attempt, finished: Finished, *, by: Process | None) -> bool:
     """Whether it may still end this way and, if a process speaks, is still its own."""
-    if not is_known(ExecutionState, row.state) or not (by is None or row.process_id == by.pk):
-        return False
-    return may_become(ExecutionState(row.state), target=finished.outcome.state)
+    return (by is None or row.process_id == by.pk) and _may_become(row.state, finished.outcome.state)
+
+
+@functools.lru_cache
+def _may_become(stored: str, target: ExecutionState) -> bool:
+    return is_known(ExecutionState, stored) and may_become(ExecutionState(stored), target=target)
 
 
 def _is_strange(row: Attempt) -> bool:
@@ -236,8 +243,9 @@ def _is_strange(row: Attempt) -> bool:
     return row.ended_at is None and not is_known(ExecutionState, row.state)
 
 
-def _write_states(verdicts: Sequence[Verdict], *, now: datetime) -> None:
-    rows = [state_row(verdict, verdict.manifest, now=now) for verdict in verdicts if verdict.manifest]
+def _write_failures(verdicts: Sequence[Verdict]) -> None:
+    """Count the failures; the states of those that did not fail are written with their alarms."""
+    rows = [failed_state(verdict) for verdict in verdicts if verdict.facts and verdict.follow_up]
     for alike in _by_columns(rows):
         bulk.update(ManifestState, alike, key="manifest")
 
@@ -250,6 +258,16 @@ def _by_columns(rows: Iterable[dict[str, Any]]) -> Iterable[list[dict[str, Any]]
     return parts.values()
 
 
+def _ends(final: Sequence[Verdict], *, now: datetime) -> Ends:
+    """What is known of the manifests whose item is over: all of those that have no dead letter now."""
+    idle = [verdict for verdict in final if not verdict.follow_up]
+    return Ends(
+        facts=[facts_after(verdict, verdict.facts, now=now) for verdict in idle if verdict.facts],
+        states=ended_states([verdict for verdict in idle if verdict.facts], now=now),
+        stopped=[verdict.facts.manifest_id for verdict in final if verdict.facts and verdict.follow_up],
+    )
+
+
 def _without_held(verdicts: Sequence[Verdict], *, now: datetime) -> tuple[list[Verdict], set[int]]:
     """The verdicts that can be written now, and the executions of the others.
 
@@ -258,7 +276,9 @@ def _without_held(verdicts: Sequence[Verdict], *, now: datetime) -> tuple[list[V
     """
     done = _done_by(verdicts, now=now)
     held = done.difference(Manifest.objects.lock_free(done)) if done else set()
-    late = {verdict.execution.id for verdict in verdicts if verdict.manifest and verdict.manifest["id"] in held}
+    if not held:
+        return list(verdicts), set()
+    late = {verdict.execution.id for verdict in verdicts if verdict.facts and verdict.facts.manifest_id in held}
     return [verdict for verdict in verdicts if verdict.execution.id not in late], late
 
 
@@ -269,13 +289,13 @@ def _mark_done(verdicts: Sequence[Verdict], *, now: datetime) -> None:
 
 def _done_by(verdicts: Sequence[Verdict], *, now: datetime) -> set[int]:
     """A one-time manifest that succeeded or was cancelled has had its run."""
-    over = [verdict for verdict in verdicts if verdict.state is not ExecutionState.FAILED]
-    return {verdict.manifest["id"] for verdict in over if verdict.manifest and had_its_run(verdict, now=now)}
+    over = [(verdict, verdict.facts) for verdict in verdicts if verdict.state is not ExecutionState.FAILED]
+    return {known.manifest_id for verdict, known in over if known and had_its_run(verdict, known, now=now)}
 
 
 def _ended(verdict: Verdict, items: Mapping[int, Item]) -> Ended:
     return Ended(
-        manifest_id=verdict.manifest["id"] if verdict.manifest else None,
+        manifest_id=verdict.facts.manifest_id if verdict.facts else None,
         execution_id=verdict.execution.id,
         state=verdict.state,
         is_dead_lettered=isinstance(verdict.follow_up, StopRetrying),
@@ -287,6 +307,8 @@ def _ended(verdict: Verdict, items: Mapping[int, Item]) -> Ended:
 def _retry(verdicts: Sequence[Verdict], *, ledger: TokenLedger, now: datetime) -> None:
     """Queue the next attempt with the same input, scheduled time, parent, root and item."""
     again = [verdict.execution.id for verdict in verdicts if isinstance(verdict.follow_up, TryAgain)]
+    if not again:
+        return
     inputs = dict(Metadata.objects.filter(id_in(id=again)).values_list("id", "input"))
     requests = [
         QueueRequest(
@@ -312,12 +334,9 @@ def _source_of_retry(execution: Attempt) -> Source:
 
 
 def _close(verdicts: Sequence[Verdict], *, now: datetime) -> None:
-    rows = {
-        state: [closed_row(verdict, now=now) for verdict in verdicts if verdict.execution.state == state]
-        for state in ACTIVE_STATES
-    }
-    for state, alike in rows.items():
-        bulk.update(Metadata, alike, where={"state": state})
+    for state in ACTIVE_STATES:
+        for rows in closed_rows([verdict for verdict in verdicts if verdict.execution.state == state], now=now):
+            bulk.update_columns(Metadata, rows, where={"state": state})
 
 
 def _write_letters(verdicts: Sequence[Verdict], *, now: datetime) -> None:

@@ -72,6 +72,8 @@ def rejoin_runs(executions: Mapping[int, Metadata], *, ledger: TokenLedger) -> d
 
 def forget_runs(run_ids: Collection[int]) -> None:
     """Remove runs whose head was not queued after all; nothing refers to them."""
+    if not run_ids:
+        return
     JoinState.objects.filter(run__in=run_ids).delete()
     GraphRun.objects.filter(id__in=run_ids).delete()
 

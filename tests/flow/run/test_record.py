@@ -10,7 +10,7 @@ from chainsched.domain import outcomes
 from chainsched.domain.outcomes import FailureType, Finished, Outcome
 from chainsched.domain.states import ExecutionState, Source
 from chainsched.flow.run import record as stage
-from chainsched.flow.run.end_rows import closed_row
+from chainsched.flow.run.end_rows import closed_rows
 from chainsched.flow.run.record import record
 from chainsched.models import DeadLetter, Manifest, ManifestState, Metadata, Process, WorkQueue
 from tests.factories import NOW, make_dependent, make_execution, make_manifest, make_process, store_input
@@ -193,8 +193,27 @@ def test_any_number_of_results_takes_the_same_statements(process):
             record(results, by=process, now=LATER)
         return len(captured.captured_queries)
 
-    assert statements(1) == statements(40)
-    assert Manifest.objects.filter(state__due_execution__gt=0).count() == 41
+    assert statements(1) < statements(10) == statements(40)
+    assert Manifest.objects.filter(state__due_execution__gt=0).count() == 51
+
+
+def test_the_state_of_a_manifest_is_written_once_with_its_result_and_its_alarm(process):
+    executions = [running(process) for _ in range(3)]
+    with CaptureQueriesContext(connection) as captured:
+        record([success(execution) for execution in executions], by=process, now=LATER)
+    written = [query["sql"] for query in captured if query["sql"].startswith('UPDATE "chainsched_manifeststate"')]
+    assert len(written) == 1
+    assert ManifestState.objects.filter(last_finished_run=LATER, next_run_at__gt=LATER).count() == 3
+
+
+def test_a_dependent_that_ends_with_its_parent_keeps_its_own_result_and_becomes_due(process):
+    parent = make_manifest(state={})
+    child = make_dependent(parent)
+    runs = [running(process, manifest) for manifest in (parent, child)]
+    record([success(run) for run in runs], by=process, now=LATER)
+    state = ManifestState.objects.get(manifest=child)
+    assert (state.last_successful_run, state.finished_execution) == (LATER, runs[1].id)
+    assert (state.due_execution, state.next_run_at) == (runs[0].id, LATER)
 
 
 def failing(times, error):
@@ -236,12 +255,12 @@ def test_lasting_trouble_is_raised_so_that_the_result_is_kept(process, monkeypat
 def test_a_result_that_cannot_be_closed_is_named(process, monkeypatch, caplog):
     execution, other = running(process), running(process)
 
-    def broken(verdict, **rest):
-        if verdict.execution.id == execution.id:
+    def broken(verdicts, **rest):
+        if execution.id in {verdict.execution.id for verdict in verdicts}:
             raise KeyError("broken")
-        return closed_row(verdict, **rest)
+        return closed_rows(verdicts, **rest)
 
-    monkeypatch.setattr(stage, "closed_row", broken)
+    monkeypatch.setattr(stage, "closed_rows", broken)
     recorded = record([success(execution), success(other)], by=process, now=LATER)
     assert (recorded.ended, recorded.unwritten) == ([other.id], [execution.id])
 
