@@ -37,6 +37,7 @@ from chainsched.runtime.process.worker_session import WorkerSession
 from chainsched.runtime.support.background import run_in_background
 from chainsched.runtime.support.db_outage import outage
 from chainsched.runtime.support.deadlines import is_before, seconds_until
+from chainsched.runtime.support.garbage import collect_less_often, leave_out_what_exists
 from chainsched.runtime.workers.fork_server import ForkServer
 from chainsched.runtime.workers.process_runner import ProcessRunner
 from chainsched.runtime.workers.runner import Runner
@@ -95,6 +96,7 @@ class Supervisor:
         notify.sign_with(uuid.uuid4().hex)
         # This thread must receive signals, so it leaves all work that might hang to other threads.
         connections.close_all()
+        self._settle_memory()
         self._start_signals()
         self._runner.open()
         self._loops.start()
@@ -332,6 +334,12 @@ class Supervisor:
         if session is not None:
             session.release_lease()
         return self._exit_code if is_drained else 1
+
+    def _settle_memory(self) -> None:
+        """Spare this process full collections of the code that it has loaded; jobs in its threads keep the pace."""
+        leave_out_what_exists()
+        if self._runner.is_killable:
+            collect_less_often()
 
     def _start_signals(self) -> None:
         """Let receivers be called in a thread of their own; the inline server, for tests, has them called at once."""

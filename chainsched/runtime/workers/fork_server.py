@@ -22,6 +22,7 @@ from typing import NoReturn
 
 from django.db import connections
 
+from chainsched.runtime.support.garbage import leave_out_what_exists
 from chainsched.runtime.workers.protocol import Channel, Message, encode
 
 PR_SET_PDEATHSIG = 1
@@ -82,6 +83,8 @@ class _ForkServerProcess:
         self._woken, self._waker = socket.socketpair()
 
     def run(self) -> None:
+        # Before the first fork: children share the pages of what no collection writes to.
+        leave_out_what_exists()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         # A signal to the supervisor's process group must not end this process: it has to clean up after the children.
