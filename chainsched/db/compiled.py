@@ -27,8 +27,9 @@ from django.db.models.sql.compiler import SQLCompiler
 
 from chainsched.conf import get_config
 
-# Django writes limits into the text; this one, which no query has, is replaced by a parameter.
-LIMIT = 987_654_321_987
+# The planner must know the size of a limit: of one that is a parameter it expects a tenth of all rows, and sorts whole
+# tables. So a text has one of these limits, and around it the one that is wanted.
+LIMITS = (1, 32, 1_024, 2**31 - 1)
 
 _PLACES = re.compile("%%|%s")
 
@@ -144,15 +145,16 @@ class _Compiled:
     """A statement that is built at its first call for each database."""
 
     def __init__(self) -> None:
-        self._built: dict[str, _Built] = {}
+        self._built: dict[tuple[str, int | None], _Built] = {}
 
-    def _of(self, connection: BaseDatabaseWrapper) -> _Built:
-        built = self._built.get(connection.alias)
+    def _of(self, connection: BaseDatabaseWrapper, *, limit: int | None = None) -> _Built:
+        key = (connection.alias, limit)
+        built = self._built.get(key)
         if built is None:
-            built = self._built[connection.alias] = self._build(connection)
+            built = self._built[key] = self._build(connection, limit)
         return built
 
-    def _build(self, connection: BaseDatabaseWrapper) -> _Built:
+    def _build(self, connection: BaseDatabaseWrapper, limit: int | None) -> _Built:
         raise NotImplementedError
 
 
@@ -169,7 +171,8 @@ class CompiledQuery(_Compiled):
     def rows(self, **values: Any) -> list[Any]:
         """The rows for these values of its parameters, as tuples."""
         connection = connections[get_config().database]
-        built = self._of(connection)
+        limit = next(limit for limit in LIMITS if limit >= values["limit"]) if self._has_limit else None
+        built = self._of(connection, limit=limit)
         if built.has_no_rows(values):
             return []
         with binding_cursor(connection) as cursor:
@@ -185,13 +188,13 @@ class CompiledQuery(_Compiled):
         """The values of its only column."""
         return [value for (value,) in self.rows(**values)]
 
-    def _build(self, connection: BaseDatabaseWrapper) -> _Built:
-        queryset = self._queryset()[:LIMIT] if self._has_limit else self._queryset()
+    def _build(self, connection: BaseDatabaseWrapper, limit: int | None) -> _Built:
+        queryset = self._queryset()[:limit]
         compiler = queryset.query.get_compiler(connection=connection)
         text, parameters = compiler.as_sql()
         sql, slots = _with_literals(connection, text, parameters)
-        if self._has_limit:
-            sql, slots = sql.replace(f"LIMIT {LIMIT}", "LIMIT %s"), [*slots, _Limit()]
+        if limit is not None:
+            sql, slots = f"SELECT * FROM ({sql}) AS q LIMIT %s", [*slots, _Limit()]  # noqa: S608 - a text of Django
         columns = [column for column, *_ in compiler.select[: compiler.col_count]]
         converters = compiler.get_converters(columns)
         return _Built(sql, slots, [(at, convert, column) for at, (convert, column) in converters.items()])
@@ -214,7 +217,7 @@ class CompiledUpdate(_Compiled):
             cursor.execute(built.sql, built.parameters(values, connection))
             return int(cursor.rowcount)
 
-    def _build(self, connection: BaseDatabaseWrapper) -> _Built:
+    def _build(self, connection: BaseDatabaseWrapper, limit: int | None) -> _Built:
         query: Any = self._queryset().query.chain(UpdateQuery)
         query.add_update_values(self._columns)
         text, parameters = query.get_compiler(connection=connection).as_sql()

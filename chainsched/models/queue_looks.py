@@ -9,10 +9,11 @@ from datetime import datetime
 from typing import Any
 
 from django.db import models
-from django.db.models import Q
+from django.db.models import Q, Value
+from django.db.models.functions import Coalesce
 
 from chainsched.db.compiled import NOW, CompiledQuery, Ids, Names, Parameter
-from chainsched.db.id_in import id_in, name_in
+from chainsched.db.id_in import IdIn, id_in, name_in
 from chainsched.domain.capacity import Candidate
 from chainsched.domain.routing import Pool
 from chainsched.models.work_queue import GROUP_ID, PRIORITY, WorkQueue, WorkQueueQuerySet
@@ -32,6 +33,8 @@ LOOK_COLUMNS = (
     "group__max_active_jobs",
 )
 OWN_PRIORITY, OWN_TURN = Parameter("priority", PRIORITY), Parameter("turn", GROUP_ID)
+# The id of no group.
+NO_GROUP = Value(0)
 HIGHER = Q(priority__gt=OWN_PRIORITY)
 EARLIER = Q(priority=OWN_PRIORITY, turn__lte=OWN_TURN)
 
@@ -99,7 +102,9 @@ def of_pool(rows: WorkQueueQuerySet, *, has_queues: bool) -> WorkQueueQuerySet:
 
 
 def _outside(rows: WorkQueueQuerySet) -> WorkQueueQuerySet:
-    return rows.exclude(id_in(group=Ids("full", may_be_empty=True)), group__isnull=False)
+    # Of the column itself PostgreSQL knows how many values it has: where that is one, it would expect that no row is
+    # left, and sort them all.
+    return rows.exclude(IdIn(Coalesce("group_id", NO_GROUP), Ids("full", may_be_empty=True)))
 
 
 @functools.cache
