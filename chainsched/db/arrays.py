@@ -80,21 +80,16 @@ def _writer(kind: Any) -> Callable[[Any], str]:
         return lambda value: _quoted(_encode(value))
     if issubclass(kind, TEXT_TYPES):
         return _quoted
-    if issubclass(kind, models.DateTimeField):
-        return _iso
     if issubclass(kind, IdList):
         return lambda ids: f'"{{{",".join(map(str, ids))}}}"'
     if issubclass(kind, models.BooleanField):
         return _truth
+    # Also of times: PostgreSQL reads them with a space, too.
     return str
 
 
 def _truth(value: Any) -> str:
     return "t" if value else "f"
-
-
-def _iso(value: Any) -> str:
-    return value if isinstance(value, str) else str(value.isoformat())
 
 
 def _quoted(text: str) -> str:

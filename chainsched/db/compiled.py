@@ -16,11 +16,9 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.backends.utils import CursorWrapper
 from django.db.models import DateTimeField, Expression, Field, QuerySet
 from django.db.models.sql import UpdateQuery
 from django.db.models.sql.compiler import SQLCompiler
@@ -32,8 +30,6 @@ from chainsched.conf import get_config
 LIMITS = (1, 32, 1_024, 2**31 - 1)
 
 _PLACES = re.compile("%%|%s")
-
-_is_direct: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
 
 
 class Parameter(Expression):
@@ -251,7 +247,7 @@ def _literal(connection: BaseDatabaseWrapper, value: Any) -> str:
     raise TypeError(f"{value!r} cannot be written into a statement: make it a Parameter")
 
 
-def binding_cursor(connection: BaseDatabaseWrapper) -> CursorWrapper:
+def binding_cursor(connection: BaseDatabaseWrapper) -> Any:
     """A cursor that prepares its statements, where that is safe.
 
     On SQLite it is Django's own, as the driver keeps statements anyway; and where Django logs statements, which it can
@@ -259,32 +255,7 @@ def binding_cursor(connection: BaseDatabaseWrapper) -> CursorWrapper:
     """
     if connection.vendor != "postgresql" or connection.queries_logged:
         return connection.cursor()
-    connection.ensure_connection()
-    wrapping: Any = connection
-    cursor: CursorWrapper = wrapping._prepare_cursor(_postgres_cursor(connection))  # noqa: SLF001 - as Django wraps its own
-    return cursor
-
-
-def _postgres_cursor(connection: BaseDatabaseWrapper) -> Any:
     # Only here: on SQLite the driver may be missing.
-    from chainsched.db.compiled_cursor import PreparingCursor  # noqa: PLC0415
+    from chainsched.db.compiled_cursor import BindingCursor  # noqa: PLC0415
 
-    with connection.wrap_database_errors:
-        return PreparingCursor(connection, is_preparing=_may_prepare(connection))
-
-
-def _may_prepare(connection: BaseDatabaseWrapper) -> bool:
-    options = connection.settings_dict["OPTIONS"]
-    if "prepare_threshold" in options:
-        return options["prepare_threshold"] is not None
-    session: Any = connection.connection
-    is_direct = _is_direct.get(session)
-    if is_direct is None:
-        is_direct = _is_direct[session] = _leads_to_the_server(session)
-    return is_direct
-
-
-def _leads_to_the_server(session: Any) -> bool:
-    """Whether the server knows the session by the process id that the client was given; a pooler makes one up."""
-    with session.cursor() as cursor:
-        return bool(cursor.execute("SELECT pg_backend_pid()").fetchone()[0] == session.info.backend_pid)
+    return BindingCursor(connection)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from django.db import DatabaseError, connection, transaction
 from django.db.models import F, Value
+from django.db.transaction import TransactionManagementError
 from django.test.utils import CaptureQueriesContext
 
-from chainsched.db import compiled
 from chainsched.db.compiled import NOW, CompiledQuery, CompiledUpdate, Ids, binding_cursor
 from chainsched.db.id_in import id_in
 from chainsched.models import Manifest, ManifestState, Metadata, WorkQueue
@@ -100,6 +102,15 @@ class TestUpdates:
 
 @pytest.mark.postgres
 class TestPreparing:
+    @pytest.fixture(autouse=True)
+    def new_session(self, db: None) -> Iterator[None]:
+        """What is known of a session stays with its cursor."""
+        connection.ensure_connection()
+        session = connection.connection.__dict__
+        session.pop("_chainsched_cursor", None)
+        yield
+        session.pop("_chainsched_cursor", None)
+
     def run_once(self) -> None:
         due_states().column(now=AT, limit=1)
 
@@ -126,14 +137,42 @@ class TestPreparing:
     def test_a_session_of_a_pooler_prepares_nothing(self, monkeypatch):
         with connection.cursor() as cursor:
             cursor.execute("DEALLOCATE ALL")
-        monkeypatch.setattr(compiled, "_leads_to_the_server", lambda session: False)
-        monkeypatch.setattr(compiled, "_is_direct", {})
+        monkeypatch.setattr("chainsched.db.compiled_cursor._leads_to_the_server", lambda session: False)
         self.run_once()
         assert prepared_statements() == []
 
     def test_a_session_to_the_server_itself_is_known_as_one(self):
         connection.ensure_connection()
-        assert compiled._leads_to_the_server(connection.connection)
+        with binding_cursor(connection) as cursor:
+            assert cursor._cursor._is_preparing
+
+    def test_a_session_keeps_its_cursor_but_not_the_rows(self):
+        with binding_cursor(connection) as cursor:
+            cursor.execute("SELECT 1")
+            own = cursor._cursor
+            with binding_cursor(connection) as inner:
+                inner.execute("SELECT 2")
+                assert (inner.fetchall(), cursor.fetchall()) == ([(2,)], [(1,)])
+        with binding_cursor(connection) as cursor:
+            assert cursor._cursor is own
+            assert own.pgresult is None
+
+    def test_wrappers_of_the_connection_see_its_statements(self):
+        seen = []
+
+        def see(execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
+            seen.append(sql)
+            return execute(sql, *rest)
+
+        with connection.execute_wrapper(see), binding_cursor(connection) as cursor:
+            cursor.execute("SELECT 1")
+        assert seen == ["SELECT 1"]
+
+    def test_a_broken_transaction_refuses_further_statements(self):
+        with transaction.atomic():
+            transaction.set_rollback(True)
+            with pytest.raises(TransactionManagementError), binding_cursor(connection) as cursor:
+                cursor.execute("SELECT 1")
 
     def test_errors_are_those_of_django(self):
         with pytest.raises(DatabaseError), transaction.atomic(), binding_cursor(connection) as cursor:

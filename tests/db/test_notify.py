@@ -17,7 +17,7 @@ def sent(monkeypatch):
 
     def note(execute, sql, params, many, context):
         if "pg_notify" in sql:
-            payloads.append(params[-1])
+            payloads.append(params[0])
         return execute(sql, params, many, context)
 
     with connection.execute_wrapper(note):

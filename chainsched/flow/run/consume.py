@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from chainsched.db import bulk
 from chainsched.db.bulk import Columns
@@ -24,12 +25,12 @@ from chainsched.domain.states import QueueStatus, Source
 from chainsched.flow.announce import wake
 from chainsched.flow.run.alarm import arm_known
 from chainsched.flow.run.carried import item_columns
-from chainsched.flow.run.enqueue import enqueue
+from chainsched.flow.run.enqueue import JOB_COLUMNS, enqueue
 from chainsched.flow.run.requests import QueueRequest, lineages_of
 from chainsched.flow.run.tokens import TokenLedger
 from chainsched.flow.transactions import in_parts, is_own_transaction, transact
 from chainsched.models import DueNote, ManifestState, WorkQueue
-from chainsched.models.manifest_facts import load_facts
+from chainsched.models.manifest_facts import load_facts_with
 from chainsched.models.manifest_state import NOT_PUT_ASIDE
 
 logger = logging.getLogger(__name__)
@@ -153,7 +154,8 @@ def apply(
     for due in dues:
         by_child[due.child_id].append(due)
     facts = {known.manifest_id: known for known in ends.facts}
-    facts |= {known.manifest_id: known for known in load_facts({*by_child, *ends.stopped} - facts.keys())}
+    found, jobs = load_facts_with(JOB_COLUMNS if opens else (), {*by_child, *ends.stopped} - facts.keys())
+    facts |= {known.manifest_id: known for known in found}
     if not facts:
         return
     # Left to a newer version, which knows all values of the dependent; the manager passes over such notes.
@@ -184,7 +186,21 @@ def apply(
         states=ends.states,
         queued_next={request.manifest_id for request in requests},
     )
-    enqueue(requests, now=now, ledger=ledger)
+    queued = [request.manifest_id for request in requests if request.manifest_id in jobs]
+    enqueue(requests, now=now, ledger=ledger, known={id_: jobs[id_] | _due_columns(facts[id_]) for id_ in queued})
+
+
+def _due_columns(known: Facts) -> dict[str, Any]:
+    """What is written of a due item, as enqueue reads it."""
+    item = known.due_item
+    return {
+        "state__due_execution": known.due_execution,
+        "state__covered_execution": known.covered_execution,
+        "state__due_run": item.run_id,
+        "state__due_tokens": item.tokens,
+        "state__due_has_tokens": item.has_tokens,
+        "state__due_is_again": item.is_again,
+    }
 
 
 def _requests(due: Sequence[Facts], *, now: datetime) -> list[QueueRequest]:
