@@ -130,6 +130,24 @@ def analyze(*changed: type[models.Model]) -> None:
             cursor.execute(f"ANALYZE {_list(connection, [model._meta.db_table for model in changed])}")
 
 
+def grown(watched: Sequence[type[models.Model]]) -> list[type[models.Model]]:
+    """Those of these tables that are several times as large as PostgreSQL knows; none on SQLite."""
+    connection = connections[get_config().database]
+    if connection.vendor != "postgresql":
+        return []
+    names = {model._meta.db_table: model for model in watched}
+    found = select(_GROWN, [list(names)])
+    return [names[name] for (name,) in found]
+
+
+# In blocks of 8 kB; "relpages" is the number that the last VACUUM or ANALYZE found.
+_GROWN = """
+    SELECT relname FROM pg_class
+    WHERE oid IN (SELECT to_regclass(quote_ident(name)) FROM unnest(%s::text[]) AS name)
+    AND pg_relation_size(oid) / 8192 > 4 * greatest(relpages, 8)
+"""
+
+
 def expand(columns: Mapping[str, models.Field[Any, Any]], rows: Iterable[Sequence[Any]]) -> tuple[str, list[Any]]:
     """A table expression named ``v`` over the rows, and the parameters it takes."""
     connection = connections[get_config().database]

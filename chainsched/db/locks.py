@@ -71,6 +71,17 @@ def wait_briefly(connection: BaseDatabaseWrapper) -> None:
         set_locally(connection, {"lock_timeout": SHORT_LOCK_TIMEOUT})
 
 
+def read_in_index_order(connection: BaseDatabaseWrapper) -> None:
+    """Let the present transaction read rows in the order of an index, and sort none, if there is such an index.
+
+    PostgreSQL guesses how many rows are queued, from statistics that may be hours old. Where it expects few, it would
+    sort all of a long queue for each look at its head.
+    """
+    if connection.vendor == "postgresql":
+        with binding_cursor(connection) as cursor:
+            cursor.execute("SELECT set_config('enable_sort', 'off', true)")
+
+
 def set_locally(connection: BaseDatabaseWrapper, settings: Mapping[str, str]) -> dict[str, str]:
     """Set these for the present transaction on PostgreSQL; returns the previous values, for setting them back."""
     with connection.cursor() as cursor:

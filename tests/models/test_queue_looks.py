@@ -20,8 +20,8 @@ def long_queue():
     """Rows of one group, after PostgreSQL has looked at them."""
     manifest = make_manifest(state={})
     row = make_queue_row(manifest)
-    alike = {field.column for field in type(row)._meta.concrete_fields} - {"id", "turn", "manifest_id"}
-    listed = ", ".join(f'"{column}"' for column in sorted(alike))
+    columns = {str(field.column) for field in type(row)._meta.concrete_fields} - {"id", "turn", "manifest_id"}
+    listed = ", ".join(f'"{column}"' for column in sorted(columns))
     with connection.cursor() as cursor:
         cursor.execute(
             f"INSERT INTO chainsched_workqueue (turn, {listed}) SELECT n, {listed} FROM chainsched_workqueue, "  # noqa: S608

@@ -18,7 +18,7 @@ from operator import itemgetter
 from typing import Any
 from uuid import uuid4
 
-from django.db import DatabaseError, OperationalError
+from django.db import DatabaseError, OperationalError, connections
 
 from chainsched.conf import get_config
 from chainsched.db import bulk, locks
@@ -247,6 +247,7 @@ class Chosen:
 def _choose(search: Search, *, now: datetime) -> Chosen:
     """Choose as far as the limits allow; groups that fill up on the way let the others pass."""
     active = Metadata.objects.count_active()
+    locks.read_in_index_order(connections[get_config().database])
     left = _room(search.taker, active)
     _leave_places(left, search, active, now=now)
     left.lift()

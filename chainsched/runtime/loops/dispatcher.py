@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from chainsched.conf import get_config
 from chainsched.db import notify
 from chainsched.domain.routing import Pool
+from chainsched.flow.maintain.analyze import analyze_grown
 from chainsched.flow.operate.cancel_run import cancel_late
 from chainsched.flow.run.dispatch import BATCH, dispatch
 from chainsched.flow.run.park import park, release
@@ -56,8 +57,10 @@ class Dispatcher:
         """Let parked rows in, park others, and wake workers of all processes for those that are ready."""
         released = release(pools, now=now)
         again_at = self._next_parking(now)
-        parked = park(pools, now=now) if again_at is None else 0
+        parked = 0
         if again_at is None:
+            analyze_grown()
+            parked = park(pools, now=now)
             self._parked_at = None if parked else now
         has_ready = queue_looks.has_any_ready(now)
         if has_ready:
