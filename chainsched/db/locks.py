@@ -61,7 +61,7 @@ def begin(connection: BaseDatabaseWrapper, patience: Patience = Patience.USUAL) 
         if connection.vendor != "postgresql":
             cursor.execute(_BEGIN_ON_SQLITE)
             return present_time()
-        cursor.execute(_BEGIN[patience])
+        cursor.execute(_begin(patience))
         return present_time(cursor.fetchone()[-1])
 
 
@@ -104,7 +104,6 @@ def _begin(patience: Patience) -> str:
     return f"SELECT {', '.join(calls)}, clock_timestamp()"
 
 
-_BEGIN = {patience: _begin(patience) for patience in Patience}
 _BEGIN_ON_SQLITE = "UPDATE chainsched_namedlock SET turned_at = turned_at WHERE name = ''"
 
 
