@@ -40,10 +40,10 @@ class Results:
         with self._lock:
             return self._since is not None
 
-    def expect(self) -> None:
-        """Count one more claim."""
+    def expect(self, number: int) -> None:
+        """Count so many claims more."""
         with self._lock:
-            self._outstanding += 1
+            self._outstanding += number
 
     def progress(self, execution_id: int, progress: Any) -> None:
         with self._lock:
