@@ -15,6 +15,8 @@ from chainsched.servers import TaskServer, get_server
 
 # Executions that were submitted so long ago and are still pending are submitted again: a message may be lost.
 RESUBMIT_SECONDS = 60.0
+# Where workers take rows for themselves, they hear of new ones when this loop does, and are not to wait for it.
+PATIENCE_SECONDS = 0.05
 
 
 class Dispatcher:
@@ -42,7 +44,12 @@ class Dispatcher:
             notify.send(notify.WORKER)
             did = 1
         is_getting_on = bool(dispatched.execution_ids or dispatched.put_aside or cancelled)
-        return Turn(did=did, next_at=_next_time(now), has_more=dispatched.has_more and is_getting_on)
+        return Turn(
+            did=did,
+            next_at=_next_time(now),
+            has_more=dispatched.has_more and is_getting_on,
+            patience=PATIENCE_SECONDS if room == 0 else 0.0,
+        )
 
     def _dispatch(self, server: TaskServer, *, now: datetime, limit: int) -> Dispatched:
         if limit < 1:
