@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import os
 import select
 import signal
@@ -44,6 +45,10 @@ class ForkServer:
     def __init__(self, run_child: ChildFunction) -> None:
         """Fork the server; each child calls ``run_child`` with its socket. Create it before threads and connections."""
         connections.close_all()
+        # All that is loaded by now stays for good: no collection of garbage in here, the fork server or a child looks
+        # through it again, which takes tens of milliseconds each time, nor copies its pages in a child.
+        gc.collect()
+        gc.freeze()
         ours, theirs = socket.socketpair()
         self.pid = os.fork()
         if self.pid == 0:
