@@ -49,22 +49,35 @@ def current() -> Scope | None:
     return _current.get()
 
 
-@contextlib.contextmanager
+class _Block(contextlib.AbstractContextManager[Scope]):
+    """A scope for a block; a class, because a generator takes several times as long, and each job opens one."""
+
+    __slots__ = ("_scope", "_token")
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+
+    def __enter__(self) -> Scope:
+        self._token = _current.set(self._scope)
+        return self._scope
+
+    def __exit__(self, *_: object) -> None:
+        _current.reset(self._token)
+
+
 def begin(
     correlation_id: str, *, causation_id: str | None = None, root_correlation_id: str | None = None, sequence: int = 0
-) -> Iterator[Scope]:
+) -> contextlib.AbstractContextManager[Scope]:
     """Open a scope for a block. Without a cause it is the cause of everything inside; without a root, the root."""
-    scope = Scope(
-        correlation_id=_storable(correlation_id),
-        causation_id=_storable(causation_id or correlation_id),
-        root_correlation_id=_storable(root_correlation_id or correlation_id),
-        _sequence=itertools.count(sequence + 1),
+    own = _storable(correlation_id)
+    return _Block(
+        Scope(
+            correlation_id=own,
+            causation_id=_storable(causation_id) if causation_id else own,
+            root_correlation_id=_storable(root_correlation_id) if root_correlation_id else own,
+            _sequence=itertools.count(sequence + 1),
+        )
     )
-    token = _current.set(scope)
-    try:
-        yield scope
-    finally:
-        _current.reset(token)
 
 
 def receive(headers: Mapping[str, str], *, message_id: str) -> contextlib.AbstractContextManager[Scope]:
@@ -116,7 +129,8 @@ class CorrelationFilter(logging.Filter):
 
 def _storable(id_: str) -> str:
     """An id in a form that the rows can store; messages may carry any text."""
-    return writable(id_)[:MAX_ID]
+    is_plain = len(id_) <= MAX_ID and id_.isascii() and id_.isprintable()
+    return id_ if is_plain else writable(id_)[:MAX_ID]
 
 
 def _number(text: str | None) -> int:

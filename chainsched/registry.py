@@ -57,7 +57,7 @@ class Workflow:
         """The given name, or ``<app label>.<function>``; known once Django's apps are."""
         return self._stated_name or f"{_app_label(self.function.__module__)}.{self.function.__name__}"
 
-    @property
+    @cached_property
     def is_async(self) -> bool:
         return inspect.iscoroutinefunction(self.function)
 
@@ -80,10 +80,11 @@ class Workflow:
         """The contract of its input; a workflow without an input parameter takes None only."""
         return InputType(self._input_annotation, workflow=self.name)
 
-    def arguments(self, value: Any, *, run: RunContext) -> dict[str, Any]:
-        """The keyword arguments to call the function with."""
-        given = {self.signature.input_name: value, self.signature.run_name: run}
-        return {name: argument for name, argument in given.items() if name is not None}
+    def arguments(self, value: Any, *, run: Callable[[], RunContext]) -> dict[str, Any]:
+        """The keyword arguments to call the function with; ``run`` makes its context, if it takes one."""
+        signature = self.signature
+        given = {} if signature.input_name is None else {signature.input_name: value}
+        return given if signature.run_name is None else {**given, signature.run_name: run()}
 
     def _input_annotation(self) -> Any:
         if self.signature.input_name is None:
@@ -164,6 +165,8 @@ class Registry:
         return sorted(self._index)
 
     def _settle(self) -> None:
+        if self._indexed == len(self._workflows):
+            return
         with self._lock:
             while self._indexed < len(self._workflows):
                 workflow = self._workflows[self._indexed]

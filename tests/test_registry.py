@@ -191,7 +191,7 @@ def test_the_longest_name_fits(fresh):
     ],
 )
 def test_a_workflow_is_called_with_what_it_asks_for(function, keywords, fresh):
-    assert make(function, into=fresh).arguments(Job("a"), run=RUN) == keywords
+    assert make(function, into=fresh).arguments(Job("a"), run=lambda: RUN) == keywords
 
 
 @pytest.mark.parametrize(("function", "is_async"), [(asynchronous, True), (plain, False)])

@@ -8,6 +8,9 @@ AHEAD_SECONDS = 0.05
 MAX_AHEAD = 500
 # Below this, the run time of a job cannot be distinguished from the time to send it to its child.
 SHORTEST = 1e-4
+# A shorter job that took many times as long as those before it may only have waited for a processor.
+LONG = 0.1
+MAX_GROWTH = 4
 
 
 class Lookahead:
@@ -19,7 +22,10 @@ class Lookahead:
     def learn(self, seconds: float) -> None:
         """Add the run time of a job."""
         known, seconds = self._seconds_per_job, max(seconds, SHORTEST)
-        self._seconds_per_job = seconds if known is None or seconds > 10 * known else 0.9 * known + 0.1 * seconds
+        if known is None or (seconds >= LONG and seconds > 10 * known):
+            self._seconds_per_job = seconds
+        else:
+            self._seconds_per_job = 0.9 * known + 0.1 * min(seconds, MAX_GROWTH * known)
 
     def reset(self) -> None:
         """Drop the average, because jobs take longer than it; it is unknown until the next job ends."""

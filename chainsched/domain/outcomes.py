@@ -62,13 +62,16 @@ class Finished:
     began_after: float | None = None
 
 
+_COMPLETED = Outcome(ExecutionState.COMPLETED)
+
+
 def completed(output: Any, *, known: Sequence[str] = ()) -> Outcome:
     """The outcome of user code that returned; ``output`` is its JSON form.
 
     Here and below, values that are likely to be secret are removed before anything is stored; ``known`` are values
     that certainly are.
     """
-    return Outcome(ExecutionState.COMPLETED, output=redact(output, known=known))
+    return _COMPLETED if output is None else Outcome(ExecutionState.COMPLETED, output=redact(output, known=known))
 
 
 def failed(failure_type: FailureType, reason: str, *, known: Sequence[str] = ()) -> Outcome:

@@ -26,6 +26,11 @@ def test_a_long_job_counts_at_once():
     assert pace_of(0.001, 60).ahead == 0
 
 
+def test_a_job_that_waited_for_a_processor_among_short_ones_counts_a_little():
+    assert pace_of(0.0, 0.005).ahead > MAX_AHEAD / 2
+    assert pace_of(0.0, *[0.005] * 50).ahead < 20
+
+
 def test_a_job_that_is_a_little_longer_counts_a_little():
     assert 0 < pace_of(0.001, 0.009).ahead < pace_of(0.001).ahead
 

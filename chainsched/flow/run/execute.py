@@ -11,8 +11,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass, field
-from threading import Event
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from asgiref.sync import async_to_sync
@@ -133,18 +132,19 @@ def _call(item: Claim, workflow: Workflow, job_link: JobLink, run_async: RunAsyn
     except InvalidInput as error:
         return outcomes.failed(FailureType.BAD_INPUT, str(error), known=revealed())
     control = _Control(item, job_link)
-    context = RunContext.of_claim(item, workflow=workflow.name, control=control)
     try:
-        returned = workflow.function(**workflow.arguments(value, run=context))
+        returned = workflow.function(**workflow.arguments(value, run=lambda: control.context(workflow.name)))
         if workflow.is_async:
             returned = run_async(returned)
         return _completed(returned, workflow)
     finally:
-        control.has_ended.set()
+        control.has_ended = True
 
 
 def _completed(returned: Any, workflow: Workflow) -> Outcome:
     """The outcome of a function that returned; a generator runs here."""
+    if returned is None:
+        return outcomes.completed(None)
     try:
         what = f"The output of workflow {workflow.name}"
         document = to_document(returned, what=what, max_bytes=get_config().max_output_bytes)
@@ -153,13 +153,17 @@ def _completed(returned: Any, workflow: Workflow) -> Outcome:
         return outcomes.failed(FailureType.BAD_OUTPUT, str(error), known=revealed())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Control(RunControl):
     """The requests of a run to the engine, for the claim under which it runs; refused when the run has ended."""
 
     item: Claim
     job_link: JobLink
-    has_ended: Event = field(default_factory=Event)
+    has_ended: bool = False
+
+    def context(self, workflow: str) -> RunContext:
+        """The run as its workflow sees it, under the present name of that."""
+        return RunContext.of_claim(self.item, workflow=workflow, control=self)
 
     def activate(self, activations: Iterable[tuple[str, Any]]) -> list[str]:
         self._check()
@@ -187,7 +191,7 @@ class _Control(RunControl):
 
     def _check(self) -> None:
         """Refuse what code asks for that kept the context: a thread that the job left behind, the next job."""
-        if self.has_ended.is_set():
+        if self.has_ended:
             raise RunHasEnded(self.item.execution_id)
 
     def _execution(self) -> Metadata:

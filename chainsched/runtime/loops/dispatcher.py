@@ -20,6 +20,8 @@ from chainsched.servers import TaskServer, get_server
 RESUBMIT_SECONDS = 60.0
 # The line is searched for rows to park once in so long, or at once after a page of which some were parked.
 PARK_SECONDS = 0.5
+# Where workers take rows for themselves, they hear of new ones when this loop does, and are not to wait for it.
+PATIENCE_SECONDS = 0.05
 
 
 class Dispatcher:
@@ -66,7 +68,12 @@ class Dispatcher:
         if has_ready:
             notify.send(notify.WORKER)
         times = [time for time in (_next_time(now), again_at if has_ready else None) if time is not None]
-        return Turn(did=int(has_ready or released > 0), next_at=min(times, default=None), has_more=parked > 0)
+        return Turn(
+            did=int(has_ready or released > 0),
+            next_at=min(times, default=None),
+            has_more=parked > 0,
+            patience=PATIENCE_SECONDS,
+        )
 
     def _next_parking(self, now: datetime) -> datetime | None:
         """When the line is searched again; None if now."""

@@ -32,11 +32,16 @@ PAUSE_GROWTH = 1.25
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """How many rows a turn changed, and when the next one has rows to process."""
+    """How many rows a turn changed, and when the next one has rows to process.
+
+    A loop with ``patience`` takes its next turn so many seconds after it is woken, and one turn for all that wake it in
+    the meantime: another loop, which is woken too, does what is urgent.
+    """
 
     did: int = 0
     next_at: datetime | None = None
     has_more: bool = False
+    patience: float = 0.0
 
 
 class Poller:
@@ -64,6 +69,7 @@ class Poller:
         # Held during a turn, but not while it reads the time from the database: a turn changes nothing before that.
         self._turning = threading.Lock()
         self._failures = 0
+        self._patience = 0.0
         # When the current turn last sent a statement to the database, or received a reply.
         self._last_exchange_at: float | None = None
         self.turned_at: datetime | None = None
@@ -104,7 +110,8 @@ class Poller:
         connections[get_config().database].execute_wrappers.append(self._note_exchange)
         try:
             while not self._stopping.is_set():
-                self._wake.wait(self._take_turn())
+                if self._wake.wait(self._take_turn()) and self._patience:
+                    self._stopping.wait(self._patience)
                 self._wake.clear()
         finally:
             connections.close_all()
@@ -126,6 +133,7 @@ class Poller:
         outage.end(at=self.name)
         self.turned_at = now
         self._failures = 0
+        self._patience = turn.patience
         longest = self._longest_pause(turn)
         if turn.has_more:
             return 0

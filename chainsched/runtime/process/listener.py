@@ -156,14 +156,18 @@ class Listener:
             self._echo.sent_at, self._echo.next_at = None, 0.0
             while not self._stopping.is_set():
                 self._send_echo()
+                is_silent = True
                 for notification in connection.notifies(timeout=self._pause(), stop_after=1):
+                    is_silent = False
                     self._receive(notification.payload)
                 if self._echo.judge(time.monotonic()):
                     # From here on the loops poll; until now they have waited for notices.
                     self._on_topic("")
-                self._asked_at = time.monotonic()
-                connection.execute("SELECT 1")
-                self._asked_at = None
+                if is_silent:
+                    # A notification says as well that the connection is alive.
+                    self._asked_at = time.monotonic()
+                    connection.execute("SELECT 1")
+                    self._asked_at = None
 
     def _send_echo(self) -> None:
         if self._echo.sent_at is None and time.monotonic() >= self._echo.next_at:

@@ -297,8 +297,8 @@ class Supervisor:
             return
         topic = notify.topic_of(payload)
         # Rows that may be dispatched are for workers that take them, and for the dispatcher that submits them.
-        names = [topic, WORKER] if topic == notify.DISPATCHER else [topic]
-        for name in names if topic else [*self._loops.names, WORKER]:
+        names = [WORKER, topic] if topic == notify.DISPATCHER else [topic]
+        for name in names if topic else [WORKER, *self._loops.names]:
             self._wake(name)
 
     def _wake(self, name: str) -> None:

@@ -15,12 +15,13 @@ import signal
 import socket
 import sys
 import threading
+import time
 import traceback
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db import connections
 
@@ -34,10 +35,13 @@ from chainsched.runtime.workers.connections import close_all, renew, renew_after
 from chainsched.runtime.workers.event_loop import EventLoop
 from chainsched.runtime.workers.job_link import ChildJobLink
 from chainsched.runtime.workers.protocol import CHUNK, Decoder, Message, encode, pack_outcome, unpack_claim
+from chainsched.runtime.workers.reports import NO_JOB, ReportWriter, pack_report
 from chainsched.runtime.workers.start_tokens import StartTokenReader
 
 # A child retires after so many jobs that left exited processes which no code waits for, such as background processes.
 MAX_JOBS_WITH_ZOMBIES = 100
+# It looks for them after one of so many jobs, and counts that for all of these: they stay, and the look takes time.
+ZOMBIE_SAMPLE = 10
 KILOBYTE = 1024
 _ENDING = [_signal.SIGTERM]
 
@@ -55,12 +59,28 @@ class ChildLimits:
     max_memory: int | None = None
 
 
+class Result(NamedTuple):
+    """The packed outcome of a job, and the progress that was not sent; whether it ever reported any."""
+
+    execution_id: int
+    outcome: Message | None
+    progress: Any
+    has_progress: bool
+
+    def as_message(self) -> Message:
+        message: Message = {"finished": self.execution_id, "outcome": self.outcome}
+        return message if self.progress is None else {**message, "progress": self.progress}
+
+
 class ChildProcess:
     """Runs the jobs that its supervisor sends until it is asked to end, reaches a limit, or loses the supervisor."""
 
-    def __init__(self, end: socket.socket, start_tokens: StartTokenReader, limits: ChildLimits) -> None:
+    def __init__(
+        self, end: socket.socket, start_tokens: StartTokenReader, reports: ReportWriter, limits: ChildLimits
+    ) -> None:
         self._end = end
         self._start_tokens = start_tokens
+        self._reports = reports
         self._limits = limits
         self._sending = threading.Lock()
         # Each with the round of start tokens in which it was assigned.
@@ -75,6 +95,7 @@ class ChildProcess:
         self._was_interrupted = False
         self._is_main_sending = False
         self._is_sigterm_postponed = False
+        self._main = threading.main_thread().ident
         self._loop = EventLoop()
         self._handlers: tuple[tuple[int, Any], ...] = (
             (_signal.SIGINT, _signal.SIG_IGN),
@@ -120,20 +141,23 @@ class ChildProcess:
             os._exit(1)
 
     def _work(self) -> None:
-        """Run one job after the other. The start of the next is sent with the last result: one message per job."""
-        result: Message = {}
+        """Run one job after the other. The start of the next is sent with the last result: one report per job."""
+        result: Result | None = None
         while (item := self._next(result)) is not None:
             result = self._run_job(item)
         close_all()
 
-    def _next(self, result: Message) -> Claim | None:
-        """The next job, after its start was sent; None when this child should exit."""
+    def _next(self, result: Result | None) -> Claim | None:
+        """The next job, after its start was reported; None when this child should exit.
+
+        A result after which nothing begins for now is sent, and so wakes the supervisor.
+        """
         with self._arrived:
             self._is_stopping = self._is_stopping or self._should_retire()
             item = self._take()
-            if item is None and result:
-                self._send(result)
-                result = {}
+            if item is None and result is not None:
+                self._send(result.as_message())
+                result = None
             while item is None and not self._is_stopping:
                 is_keeping = kept_sessions.close_unused()
                 self._arrived.wait(kept_sessions.KEEP_SECONDS if is_keeping else None)
@@ -142,8 +166,22 @@ class ChildProcess:
                 self._send({"retiring": True})
                 self._arrived.notify_all()
                 return None
-            self._send({**result, "began": item.execution_id})
+            self._report(result, began=item.execution_id)
             return item
+
+    def _report(self, result: Result | None, *, began: int) -> None:
+        """Report a result and a start.
+
+        What does not fit is sent, as is a result after progress, which would arrive after it.
+        """
+        now = time.monotonic()
+        if result is not None:
+            is_quiet = not result.has_progress
+            if is_quiet and self._reports.write(pack_report(result.execution_id, result.outcome, began, now)):
+                return
+            self._send(result.as_message())
+        if not self._reports.write(pack_report(NO_JOB, None, began, now)):
+            self._send({"began": began})
 
     def _take(self) -> Claim | None:
         """The first waiting job that the supervisor has not taken back; None also when this child should exit.
@@ -159,38 +197,39 @@ class ChildProcess:
                 self._send({"declined": item.execution_id})
         return None
 
-    def _run_job(self, item: Claim) -> Message:
+    def _run_job(self, item: Claim) -> Result:
+        execution_id, thread = item.execution_id, threading.get_ident()
         job_link = ChildJobLink(
-            is_stopped=lambda: item.execution_id in self._stopped,
-            send=lambda progress: self.report(item.execution_id, progress),
+            is_stopped=lambda: execution_id in self._stopped,
+            send=lambda progress: self.report(execution_id, progress),
         )
-        if threading.current_thread() is threading.main_thread():
+        if thread == self._main:
             self._reset_signals()
             self._reset_interpreter()
-        self._running[item.execution_id] = threading.get_ident()
+        self._running[execution_id] = thread
         renew()
         try:
             outcome = execute(item, job_link=job_link, run_async=self._loop.run)
-            self._end_job(item.execution_id)
+            self._end_job(execution_id)
         except Interrupted as late:
             outcome = outcomes.raised(late)
-            self._end_job(item.execution_id)
-        return self._result(item, outcome, job_link)
+            self._end_job(execution_id)
+        return self._result(execution_id, outcome, job_link)
 
     def _end_job(self, execution_id: int) -> None:
         """Let no interruption hit the job from here on; one that is already on its way is raised in here."""
         with self._interrupting:
             self._running.pop(execution_id, None)
 
-    def _result(self, item: Claim, outcome: Outcome, job_link: ChildJobLink) -> Message:
+    def _result(self, execution_id: int, outcome: Outcome, job_link: ChildJobLink) -> Result:
         # An interruption that comes too late for its job must not hit the code below.
-        self._stopped.discard(item.execution_id)
+        self._stopped.discard(execution_id)
         self._jobs_done += 1
-        self._jobs_with_zombies += _has_zombies()
+        if self._jobs_done % ZOMBIE_SAMPLE == 0 and _has_zombies():
+            self._jobs_with_zombies += ZOMBIE_SAMPLE
         ended = renew_after(outcome)
-        finished: Message = {"finished": item.execution_id, "outcome": pack_outcome(ended)}
         unsent = job_link.close()
-        return {**finished, "progress": unsent} if unsent is not None else finished
+        return Result(execution_id, pack_outcome(ended), unsent, has_progress=job_link.has_reported)
 
     def _should_retire(self) -> bool:
         limit = self._limits.max_memory
@@ -289,5 +328,5 @@ def run_child(end: socket.socket, limits: ChildLimits) -> None:
     for connection in connections.all(initialized_only=True):
         # A connection that was open at the fork belongs to another process.
         connection.connection = None
-    _, (start_tokens,), _, _ = socket.recv_fds(end, 1, 1)
-    ChildProcess(end, StartTokenReader(start_tokens), limits).run()
+    _, (start_tokens, reports), _, _ = socket.recv_fds(end, 1, 2)
+    ChildProcess(end, StartTokenReader(start_tokens), ReportWriter(reports), limits).run()

@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import selectors
 import signal
 import socket
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from chainsched.runtime.workers.child_state import ChildState
 from chainsched.runtime.workers.fork_server import ForkServer
 from chainsched.runtime.workers.protocol import Channel, GarbledMessage, Message
+from chainsched.runtime.workers.reports import LOOK_SECONDS, Report, Reports
 from chainsched.runtime.workers.start_tokens import StartTokens
 
 logger = logging.getLogger(__name__)
@@ -26,6 +28,8 @@ logger = logging.getLogger(__name__)
 # After a child that exited before its first job, or that could not be forked: the next one would probably fail too, so
 # it is forked after this pause.
 FAILED_START_PAUSE = 1.0
+# What reading a message that is none raises.
+_GARBLED = (GarbledMessage, KeyError, TypeError, ValueError)
 
 
 class PoolOwner(Protocol):
@@ -33,6 +37,10 @@ class PoolOwner(Protocol):
 
     def on_message(self, child: ChildState, message: Message) -> None:
         """A message of a child; raises GarbledMessage, KeyError or TypeError if it is malformed."""
+        ...
+
+    def on_reports(self, child: ChildState, reports: Sequence[Report]) -> None:
+        """Reports of a child, in their order; raises as above."""
         ...
 
     def on_exit(self, child: ChildState, status: int) -> None:
@@ -86,6 +94,22 @@ class ChildPool:
         child.channel.send(message)
         self._update_events(child)
 
+    def look(self, now: float) -> None:
+        """Read the reports for which it is time. A child whose job takes longer wakes this thread with its next."""
+        for child in self._children:
+            if child.look_at is not None and now >= child.look_at:
+                child.look_at = None
+                self._watch(child, is_wanted=not self._read_reports(child))
+
+    def seconds_to_look(self, now: float) -> float:
+        """The seconds until it is time to read reports."""
+        return min((child.look_at - now for child in self._children if child.look_at is not None), default=math.inf)
+
+    def expect_reports(self, child: ChildState) -> None:
+        """Look for reports soon: the child got jobs, or has reported some of them."""
+        if child.look_at is None and not child.is_watched:
+            child.look_at = time.monotonic() + LOOK_SECONDS
+
     def retire(self, child: ChildState) -> None:
         """Let a child exit after its running jobs."""
         if not child.is_retiring:
@@ -105,14 +129,16 @@ class ChildPool:
         with contextlib.ExitStack() as undo:
             start_tokens = StartTokens()
             undo.callback(start_tokens.close)
+            reports = Reports()
+            undo.callback(reports.close)
             ours, theirs = socket.socketpair()
             undo.enter_context(ours)
             with theirs:
                 # The first message that the child reads.
-                socket.send_fds(ours, [b"p"], [start_tokens.descriptor])
+                socket.send_fds(ours, [b"p"], [start_tokens.descriptor, reports.write_end])
                 self._fork_server.fork(theirs)
             undo.pop_all()
-        child = ChildState(Channel(ours), start_tokens)
+        child = ChildState(Channel(ours), start_tokens, reports)
         self._children.append(child)
         self._starting.append(child)
         self._selector.register(ours, selectors.EVENT_READ, lambda: self._read(child))
@@ -157,9 +183,12 @@ class ChildPool:
             self._stop_reading(child)
 
     def _reap(self, child: ChildState, status: int) -> None:
+        if not child.sent_garbled:
+            self._read_reports(child)
         self._children.remove(child)
         child.channel.close()
         child.start_tokens.close()
+        child.reports.close()
         if not child.has_worked and (child.has_disconnected or not child.is_retiring):
             logger.error(
                 "Worker child (pid %s) exited before its first job (status %d); starting another in %.0f s.",
@@ -175,21 +204,57 @@ class ChildPool:
 
     def _read(self, child: ChildState) -> None:
         messages, is_open = child.channel.receive()
+        # After the messages came and before they are judged: what was reported before them is known then.
+        if self._read_reports(child):
+            self._watch(child, is_wanted=False)
         malformed_reason = child.channel.malformed_reason
         try:
             for message in messages:
                 self._owner.on_message(child, message)
-        except (GarbledMessage, KeyError, TypeError) as error:
+        except _GARBLED as error:
             malformed_reason = f"{type(error).__name__}: {error}"
         if malformed_reason:
-            logger.error(
-                "Worker child (pid %s) sent a malformed message (%s); replacing it.", child.pid, malformed_reason
-            )
-            child.sent_garbled = True
+            self._note_garbled(child, malformed_reason)
         child.channel.flush()
         self._update_events(child)
         if (malformed_reason or not is_open) and not child.is_unregistered:
             self._close_channel(child)
+
+    def _read_reports(self, child: ChildState) -> bool:
+        """Pass the reports of a child on; whether there were any."""
+        reports, malformed_reason = child.reports.read()
+        try:
+            if reports:
+                self._owner.on_reports(child, reports)
+        except _GARBLED as error:
+            malformed_reason = f"{type(error).__name__}: {error}"
+        if malformed_reason:
+            self._note_garbled(child, malformed_reason)
+            if not child.is_unregistered:
+                self._close_channel(child)
+        return bool(reports) and not malformed_reason
+
+    def _note_reports(self, child: ChildState) -> None:
+        """The pipe of a child that was watched has reports; from now on they are looked for."""
+        if self._read_reports(child):
+            self._watch(child, is_wanted=False)
+
+    def _watch(self, child: ChildState, *, is_wanted: bool) -> None:
+        """Be woken by the reports of a child, or look for them again soon if it has jobs."""
+        if is_wanted and child.jobs and not child.is_unregistered:
+            child.is_watched = True
+            self._selector.register(child.reports.descriptor, selectors.EVENT_READ, lambda: self._note_reports(child))
+            return
+        if child.is_watched:
+            child.is_watched = False
+            self._selector.unregister(child.reports.descriptor)
+        child.look_at = None
+        if child.jobs and not child.is_unregistered:
+            self.expect_reports(child)
+
+    def _note_garbled(self, child: ChildState, reason: str) -> None:
+        logger.error("Worker child (pid %s) sent a malformed message (%s); replacing it.", child.pid, reason)
+        child.sent_garbled = True
 
     def _close_channel(self, child: ChildState) -> None:
         """Kill a child that closed its socket: it may still run. The fork server reports its exit."""
@@ -213,3 +278,4 @@ class ChildPool:
         if not child.is_unregistered:
             child.is_unregistered = True
             self._selector.unregister(child.channel.socket)
+            self._watch(child, is_wanted=False)

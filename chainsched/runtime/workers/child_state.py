@@ -12,6 +12,7 @@ from chainsched.domain.outcomes import FailureType, Outcome
 from chainsched.domain.run_context import Claim
 from chainsched.domain.states import ExecutionState
 from chainsched.runtime.workers.protocol import Channel
+from chainsched.runtime.workers.reports import Reports
 from chainsched.runtime.workers.start_tokens import StartTokens
 
 # Jobs that wait in a child behind a job that runs longer than this go to another child.
@@ -54,6 +55,7 @@ class ChildState:
 
     channel: Channel
     start_tokens: StartTokens
+    reports: Reports
     pid: int | None = None
     jobs: dict[int, Job] = field(default_factory=dict)
     is_retiring: bool = False
@@ -67,6 +69,9 @@ class ChildState:
     was_killed_for: int | None = None
     is_ended_early: bool = False
     is_killed: bool = False
+    # When to look for reports without being woken by them; None while they wake, or none are expected.
+    look_at: float | None = None
+    is_watched: bool = False
 
     @property
     def is_ready(self) -> bool:

@@ -45,6 +45,8 @@ class ForkServer:
     def __init__(self, run_child: ChildFunction) -> None:
         """Fork the server; each child calls ``run_child`` with its socket. Create it before threads and connections."""
         connections.close_all()
+        # Before the fork: children share the pages of what no collection writes to.
+        leave_out_what_exists()
         ours, theirs = socket.socketpair()
         self.pid = os.fork()
         if self.pid == 0:
@@ -83,8 +85,6 @@ class _ForkServerProcess:
         self._woken, self._waker = socket.socketpair()
 
     def run(self) -> None:
-        # Before the first fork: children share the pages of what no collection writes to.
-        leave_out_what_exists()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         # A signal to the supervisor's process group must not end this process: it has to clean up after the children.

@@ -44,14 +44,14 @@ class FreeSlots:
         self._is_awaited = number == 0
         return number
 
-    def hand_over(self) -> None:
-        """A claim is on its way; called by the worker's thread, or by two when one of them has just lost its lease."""
+    def hand_over(self, number: int) -> None:
+        """Claims are on their way; called by the worker's thread, or by two when one has just lost its lease."""
         with self._handing_over:
-            self._handed_over += 1
+            self._handed_over += number
 
-    def accept(self) -> None:
-        """A claim has arrived; this and ``count`` are called by the runner's thread only."""
-        self._accepted += 1
+    def accept(self, number: int) -> None:
+        """Claims have arrived; this and ``count`` are called by the runner's thread only."""
+        self._accepted += number
 
     def count(self, room: int) -> bool:
         """Set the number of free slots, given all claims that have arrived. True if the worker waits for one."""

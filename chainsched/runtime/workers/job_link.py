@@ -26,6 +26,7 @@ class ChildJobLink(JobLink):
         self._sent_at = -math.inf
         self._unsent: Any = None
         self._timer: threading.Timer | None = None
+        self.has_reported = False
 
     def is_cancelled(self) -> bool:
         return self._is_stopped()
@@ -33,6 +34,7 @@ class ChildJobLink(JobLink):
     def report(self, progress: Any) -> None:
         """Send it now or, if progress was sent within the interval, when the interval is over."""
         with self._lock:
+            self.has_reported = True
             self._unsent = progress
             wait = self._sent_at + PROGRESS_INTERVAL - time.monotonic()
             if wait > 0:

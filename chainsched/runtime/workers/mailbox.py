@@ -15,6 +15,8 @@ class Mailbox:
 
     def __init__(self) -> None:
         self._calls: deque[Callable[[], Any]] = deque()
+        # Whether a wake-up is under way that the thread has not noticed.
+        self._is_waking = False
         self._woken, self._waker = socket.socketpair()
         for end in (self._woken, self._waker):
             end.setblocking(False)
@@ -29,6 +31,9 @@ class Mailbox:
     def post(self, call: Callable[[], Any]) -> None:
         # First the call, then the wake-up: the thread that wakes finds it. A full waker has woken it already.
         self._calls.append(call)
+        if self._is_waking:
+            return
+        self._is_waking = True
         with contextlib.suppress(OSError):
             self._waker.send(b"w")
 
@@ -44,3 +49,6 @@ class Mailbox:
         with contextlib.suppress(BlockingIOError):
             while self._woken.recv(4096):
                 pass
+        # After that, or a wake-up for which it was set again would be read with the others, and none sent any more.
+        # Before the calls are made: one that is posted later wakes again.
+        self._is_waking = False

@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from chainsched.conf import get_config
 from chainsched.domain.lookahead import Lookahead
@@ -25,6 +26,7 @@ from chainsched.runtime.workers.fork_server import ForkServer
 from chainsched.runtime.workers.free_slots import FreeSlots, MissingChildren
 from chainsched.runtime.workers.mailbox import Mailbox
 from chainsched.runtime.workers.protocol import Message, pack_claim, unpack_outcome
+from chainsched.runtime.workers.reports import Report
 from chainsched.runtime.workers.results import GATHER_SECONDS, Results
 from chainsched.runtime.workers.runner import Collected, Runner
 from chainsched.runtime.workers.timeouts import Timeouts
@@ -86,11 +88,12 @@ class ProcessRunner(Runner):
     def running(self) -> int:
         return self._results.outstanding
 
-    def start(self, item: Claim) -> None:
-        self._results.expect()
-        self._free_slots.hand_over()
-        job = Job(item, claimed_at=time.monotonic())
-        self._mailbox.post(lambda: self._accept(job))
+    def start(self, *items: Claim) -> None:
+        self._results.expect(len(items))
+        self._free_slots.hand_over(len(items))
+        now = time.monotonic()
+        jobs = [Job(item, claimed_at=now) for item in items]
+        self._mailbox.post(lambda: self._accept(jobs))
 
     def cancel(self, execution_ids: Iterable[int]) -> None:
         for execution_id in execution_ids:
@@ -130,6 +133,7 @@ class ProcessRunner(Runner):
         while not (self._is_closing and not self._pool):
             for key, _ in self._selector.select(self._select_timeout()):
                 key.data()
+            self._pool.look(time.monotonic())
             self._mailbox.run_all()
             self._check_times()
             self._assign_waiting()
@@ -141,10 +145,9 @@ class ProcessRunner(Runner):
         """How long to wait for messages."""
         if self._mailbox:
             return 0
-        if self._results.has_results:
-            return GATHER_SECONDS
         now = time.monotonic()
-        return max(0.0, min(self._timeouts.seconds_to_next(now), self._lease_until() - now))
+        ends = [self._lease_until() - now, self._pool.seconds_to_look(now), self._timeouts.seconds_to_next(now)]
+        return max(0.0, min([*ends, GATHER_SECONDS] if self._results.has_results else ends))
 
     # Assigning jobs.
 
@@ -173,16 +176,18 @@ class ProcessRunner(Runner):
         # The tokens first: a child treats a job without a token as taken back.
         child.start_tokens.grant(len(batch), until=self._lease_until())
         self._pool.send(child, {"run": [pack_claim(job.item) for job in batch], "round": child.start_tokens.round})
+        self._pool.expect_reports(child)
 
-    def _accept(self, job: Job) -> None:
-        self._free_slots.accept()
-        if job.item.process_id != self._process_id:
-            # Claimed under a lease that was lost before the claim arrived here.
-            self._results.discard(1)
-        elif self._is_draining:
-            self._requeue(job)
-        else:
-            self._waiting.append(job)
+    def _accept(self, jobs: Sequence[Job]) -> None:
+        self._free_slots.accept(len(jobs))
+        for job in jobs:
+            if job.item.process_id != self._process_id:
+                # Claimed under a lease that was lost before the claim arrived here.
+                self._results.discard(1)
+            elif self._is_draining:
+                self._requeue(job)
+            else:
+                self._waiting.append(job)
 
     def _count_free_slots(self) -> None:
         """Count slots of children that can start a job soon, so that no claim has to be returned at once."""
@@ -232,26 +237,47 @@ class ProcessRunner(Runner):
 
     # Messages and exits of children.
 
+    def on_reports(self, child: ChildState, reports: Sequence[Report]) -> None:
+        child.last_message_at = time.monotonic()
+        child.is_reply_awaited = False
+        for ended, outcome, began, at in reports:
+            if ended:
+                self._finish(child, ended, outcome, at=at)
+            if began:
+                self._begin(child, began, at=at)
+
     def on_message(self, child: ChildState, message: Message) -> None:
         now = child.last_message_at = time.monotonic()
         child.is_reply_awaited = False
-        if "finished" in message and (job := child.jobs.pop(message["finished"], None)) is not None:
-            self._lookahead.learn(now - (job.began_at or now))
-            outcome = outcome_of_result(job, unpack_outcome(message["outcome"]))
-            self._results.finish(job, outcome, progress=message.get("progress"))
+        if "finished" in message:
+            self._finish(child, message["finished"], message["outcome"], at=now, progress=message.get("progress"))
         if "declined" in message and (declined := child.jobs.pop(message["declined"], None)) is not None:
             # It came to this job after its token's time, as after a stop; with the next token it has time again.
             self._requeue(declined)
-        if "began" in message and (next_job := child.jobs.get(message["began"])) is not None:
-            next_job.began_at = now
-            child.has_worked = True
-            if next_job.stop_asked_at is not None:
-                next_job.stop_asked_at = now
+        if "began" in message:
+            self._begin(child, message["began"], at=now)
         if "progress_of" in message:
             self._results.progress(message["progress_of"], message["progress"])
         if message.get("retiring"):
             child.is_retiring = True
             self._take_back(child)
+
+    def _begin(self, child: ChildState, execution_id: int, *, at: float) -> None:
+        if (job := child.jobs.get(execution_id)) is not None:
+            # By the child's clock, which is this one too; a time that cannot be is not believed.
+            job.began_at = at if at <= child.last_message_at else child.last_message_at
+            child.has_worked = True
+            if job.stop_asked_at is not None:
+                job.stop_asked_at = child.last_message_at
+
+    def _finish(
+        self, child: ChildState, execution_id: int, packed: Message | None, *, at: float, progress: Any = None
+    ) -> None:
+        # Before the job is taken out: one whose outcome is none stays, and fails with its child.
+        outcome = unpack_outcome(packed)
+        if (job := child.jobs.pop(execution_id, None)) is not None:
+            self._lookahead.learn(at - (job.began_at or at))
+            self._results.finish(job, outcome_of_result(job, outcome), progress=progress)
 
     def on_exit(self, child: ChildState, status: int) -> None:
         """Fail the jobs that the child was running, and requeue those that it had not begun."""

@@ -14,9 +14,13 @@ from chainsched.domain.outcomes import Finished, Outcome
 from chainsched.runtime.workers.child_state import Job
 from chainsched.runtime.workers.runner import Collected
 
-# Results are announced after this time, or when there are this many.
+# Results are announced after this time, or when there are this many and they are half of those that are awaited.
 GATHER_SECONDS = 0.005
 GATHER_RESULTS = 200
+# Of so many claims results come quickly or keep the children busy for a while, and a recording of a few costs nearly as
+# much as one of hundreds.
+MANY = 100
+GATHER_MANY_SECONDS = 0.025
 
 
 class Results:
@@ -40,10 +44,10 @@ class Results:
         with self._lock:
             return self._since is not None
 
-    def expect(self) -> None:
-        """Count one more claim."""
+    def expect(self, number: int) -> None:
+        """Count so many claims more."""
         with self._lock:
-            self._outstanding += 1
+            self._outstanding += number
 
     def progress(self, execution_id: int, progress: Any) -> None:
         with self._lock:
@@ -77,10 +81,11 @@ class Results:
         """Whether to announce the collected results now; results that were announced are not announced again."""
         with self._lock:
             finished = len(self._collected.finished)
+            gather_seconds = GATHER_SECONDS if self._outstanding < MANY else GATHER_MANY_SECONDS
             is_time = self._since is not None and (
-                time.monotonic() - self._since >= GATHER_SECONDS
-                or finished >= GATHER_RESULTS
-                or finished == self._outstanding
+                finished == self._outstanding
+                or finished >= max(GATHER_RESULTS, self._outstanding / 2)
+                or time.monotonic() - self._since >= gather_seconds
             )
             if is_time:
                 self._since = None

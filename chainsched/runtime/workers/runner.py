@@ -51,8 +51,8 @@ class Runner(Protocol):
         """Run only claims of this process row, and kill them at this monotonic time, which is read repeatedly."""
         ...
 
-    def start(self, item: Claim) -> None:
-        """Take a claim; only called while ``free`` is above zero."""
+    def start(self, *items: Claim) -> None:
+        """Take claims; never more than ``free``."""
         ...
 
     def cancel(self, execution_ids: Iterable[int]) -> None:

@@ -62,11 +62,14 @@ class StartTokenReader:
 
         None if the job was taken back. A token of a later round is kept for the job that comes with it.
         """
-        if self._held is None:
-            with contextlib.suppress(BlockingIOError):
-                self._held = _TOKEN.unpack(os.read(self._descriptor, _TOKEN.size))
-        if self._held is None or self._held[0] != given_in:
+        held = self._held
+        if held is None:
+            try:
+                held = _TOKEN.unpack(os.read(self._descriptor, _TOKEN.size))
+            except BlockingIOError:
+                return None
+        if held[0] != given_in:
+            self._held = held
             return None
-        _, until = self._held
         self._held = None
-        return until
+        return held[1]

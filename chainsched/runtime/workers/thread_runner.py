@@ -51,9 +51,10 @@ class ThreadRunner(Runner):
     def running(self) -> int:
         return self._running
 
-    def start(self, item: Claim) -> None:
-        self._running += 1
-        self._inbox.put((item, time.monotonic()))
+    def start(self, *items: Claim) -> None:
+        self._running += len(items)
+        for item in items:
+            self._inbox.put((item, time.monotonic()))
 
     def cancel(self, execution_ids: Iterable[int]) -> None:
         self._stopped.update(execution_ids)

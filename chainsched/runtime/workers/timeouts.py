@@ -39,9 +39,9 @@ class Timeouts:
 
     def seconds_to_next(self, now: float) -> float:
         """The seconds until the next check is needed."""
-        if any(job.stop_asked_at for child in self._pool for job in child.jobs.values()):
+        running = [job for child in self._pool for job in child.begun]
+        if any(job.stop_asked_at for job in running):
             return STOPPING_TICK
-        running = (job for child in self._pool for job in child.begun)
         return min([TICK, *(_deadline(job, now) - now for job in running)])
 
     def ask_to_stop(self, child: ChildState, job: Job, now: float) -> None:

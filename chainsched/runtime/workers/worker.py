@@ -159,10 +159,8 @@ class Worker:
         """Fill the free slots."""
         self._is_claim_uncertain = True
         taken = get_server().take(process=self._process, limit=self._runner.free)
-        for item in taken.claims:
-            if self._is_abandoned:
-                break
-            self._held.add(item.execution_id)
-            self._runner.start(item)
+        if taken.claims and not self._is_abandoned:
+            self._held.update(item.execution_id for item in taken.claims)
+            self._runner.start(*taken.claims)
         self._is_claim_uncertain = False
         return taken

@@ -46,7 +46,7 @@ def test_one_that_cannot_be_analyzed_now_stops_nothing(monkeypatch):
         raise DatabaseError("canceling statement due to lock timeout")
 
     grow()
-    monkeypatch.setattr(module.bulk, "analyze", refuse)
+    monkeypatch.setattr(bulk, "analyze", refuse)
     assert analyze_grown() == 0
     assert bulk.grown(module.WATCHED) == [WorkQueue]
 

@@ -1,5 +1,6 @@
 """A loop: when it turns, and what it survives."""
 
+import queue
 import threading
 from datetime import timedelta
 
@@ -66,6 +67,45 @@ def test_it_turns_again_when_woken(start):
     turns.wait_for(1)
     poller.wake()
     assert turns.wait_for(2)
+
+
+def test_one_with_patience_takes_one_turn_for_all_that_wake_it_in_the_meantime(start):
+    turns = Turns(lambda now, number: Turn(patience=0.5 if number == 1 else 0.0))
+    poller = start(turns)
+    turns.wait_for(1)
+    poller._stopping = stopping = HeldEvent()
+    poller.wake()
+    assert stopping.waits.get(timeout=PATIENCE) == 0.5
+    for _ in range(3):
+        poller.wake()
+    assert turns.number == 1
+    stopping.release.set()
+    assert turns.wait_for(2)
+    poller.stop()
+    assert poller.join(PATIENCE)
+    assert turns.number == 2
+
+
+class HeldEvent(threading.Event):
+    """Tells of a wait, which is over when the test says so."""
+
+    def __init__(self):
+        super().__init__()
+        self.waits: queue.SimpleQueue[float | None] = queue.SimpleQueue()
+        self.release = threading.Event()
+
+    def wait(self, timeout=None):
+        self.waits.put(timeout)
+        return self.release.wait(PATIENCE)
+
+
+def test_one_with_patience_stops_at_once(start):
+    turns = Turns(lambda now, number: Turn(patience=3600.0))
+    poller = start(turns)
+    turns.wait_for(1)
+    poller.wake()
+    poller.stop()
+    assert poller.join(PATIENCE)
 
 
 def test_it_turns_again_after_its_interval(start):

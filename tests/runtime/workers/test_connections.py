@@ -27,6 +27,7 @@ from chainsched.runtime.workers import thread_runner
 from chainsched.runtime.workers.child_main import ChildLimits, ChildProcess
 from chainsched.runtime.workers.connections import close_all, renew, renew_after
 from chainsched.runtime.workers.event_loop import EventLoop
+from chainsched.runtime.workers.reports import Reports, ReportWriter
 from chainsched.runtime.workers.start_tokens import StartTokenReader, StartTokens
 from chainsched.runtime.workers.thread_runner import ThreadRunner
 from tests.processes.pooler import PROGRAM, pooler
@@ -352,17 +353,18 @@ class TestAge:
         child.run(pid)
 
     def test_a_child_without_work_closes_it_while_it_waits(
-        self, monkeypatch: pytest.MonkeyPatch, tokens: StartTokens
+        self, monkeypatch: pytest.MonkeyPatch, tokens: StartTokens, reports: Reports
     ) -> None:
         monkeypatch.setattr(kept_sessions, "KEEP_SECONDS", 0.05)
         ours, theirs = socket.socketpair()
         backends: queue.SimpleQueue[int] = queue.SimpleQueue()
-        waiting = ChildProcess(theirs, StartTokenReader(tokens.descriptor), ChildLimits())
+        writer = ReportWriter(reports.write_end)
+        waiting = ChildProcess(theirs, StartTokenReader(tokens.descriptor), writer, ChildLimits())
 
         def work() -> None:
             backends.put(pid())
             renew()
-            waiting._next({})
+            waiting._next(None)
 
         thread = threading.Thread(target=work)
         with ours, theirs:

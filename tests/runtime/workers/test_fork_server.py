@@ -40,7 +40,7 @@ def test_a_process_that_may_not_be_killed_is_left_and_ends_no_other():
 
 def test_a_child_that_has_no_group_yet_is_killed():
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        child = ChildState(channel=None, start_tokens=None, pid=process.pid)
+        child = ChildState(channel=None, start_tokens=None, reports=None, pid=process.pid)
         ChildPool(None, None, None).kill(child)
         assert process.wait(PATIENCE) < 0
 
@@ -57,6 +57,7 @@ def test_children_that_could_not_be_forked_are_requested_again_later(monkeypatch
     for child in pool:
         child.channel.close()
         child.start_tokens.close()
+        child.reports.close()
 
 
 class FullForkServer:

@@ -6,9 +6,9 @@ from chainsched.runtime.workers.free_slots import FreeSlots
 def test_claims_on_their_way_take_slots():
     slots = FreeSlots()
     slots.count(3)
-    slots.hand_over()
+    slots.hand_over(1)
     assert slots.ask() == 2
-    slots.accept()
+    slots.accept(1)
     slots.count(2)
     assert slots.ask() == 2
 

@@ -12,10 +12,12 @@ import time
 import pytest
 
 from chainsched.domain import outcomes
+from chainsched.domain.outcomes import Finished
 from chainsched.domain.states import ExecutionState
 from chainsched.runtime.workers.child_state import ChildState, Job, is_unresponsive
 from chainsched.runtime.workers.process_runner import ProcessRunner
 from chainsched.runtime.workers.protocol import Channel, encode, pack_outcome
+from chainsched.runtime.workers.reports import NO_JOB, ReportWriter, pack_report
 from chainsched.runtime.workers.start_tokens import StartTokenReader
 from tests.runtime.workers.claims import PROCESS, claim
 from tests.waiting import wait_until
@@ -32,14 +34,14 @@ class ForkServer:
         ours, self._says = socket.socketpair()
         self.channel = Channel(ours)
         self.ends = []
-        self._tokens = []
+        self._pipes = []
         self._started = 0
 
     def fork(self, end):
         wire = socket.socket(fileno=os.dup(end.fileno()))
-        _, (tokens,), _, _ = socket.recv_fds(wire, 1, 1)
-        self.ends.append(End(wire, StartTokenReader(tokens)))
-        self._tokens.append(tokens)
+        _, pipes, _, _ = socket.recv_fds(wire, 1, 2)
+        self.ends.append(End(wire, *pipes))
+        self._pipes += pipes
 
     def start_child(self, process):
         self._started += 1
@@ -60,16 +62,17 @@ class ForkServer:
         self._says.close()
         for end in self.ends:
             end.close()
-        for tokens in self._tokens:
-            os.close(tokens)
+        for pipe in self._pipes:
+            os.close(pipe)
 
 
 class End(Channel):
     """A child's end of the wire."""
 
-    def __init__(self, wire, tokens):
+    def __init__(self, wire, tokens, reports):
         super().__init__(wire)
-        self._tokens = tokens
+        self._tokens = StartTokenReader(tokens)
+        self.reports = reports
 
     def may_begin(self, *, given_in=0):
         return self.may_begin_until(given_in=given_in) is not None
@@ -79,7 +82,10 @@ class End(Channel):
 
     def begin(self, execution_id, *, given_in=0):
         assert self.may_begin(given_in=given_in)
-        self.send({"began": execution_id})
+        self.report(began=execution_id)
+
+    def report(self, *, ended=NO_JOB, outcome=None, began=NO_JOB):
+        assert ReportWriter(self.reports).write(pack_report(ended, outcome, began, time.monotonic()))
 
 
 @pytest.fixture
@@ -122,7 +128,15 @@ def use_lease(children, process_id, *, until=math.inf):
 def given(end):
     """What a child was given to run, once it was."""
     messages, _ = first_addressed(end).receive()
-    return [item["execution_id"] for message in messages for item in message.get("run", ())]
+    return [item[0] for message in messages for item in message.get("run", ())]
+
+
+def given_in_all(end, *, number):
+    """The same, until it was given so many, perhaps by several messages."""
+    taken: list[int] = []
+    while len(taken) < number:
+        taken += given(end)
+    return taken
 
 
 def first_addressed(*ends):
@@ -220,9 +234,7 @@ def test_a_cancelled_job_that_waits_is_not_begun_and_the_others_are(children, fo
     wait_until(lambda: children.free == 12)
     for number in (1, 2, 3):
         children.start(claim(number))
-    taken: list[int] = []
-    while taken != [1, 2, 3]:
-        taken += given(end)
+    assert given_in_all(end, number=3) == [1, 2, 3]
     end.begin(1)
     children.cancel([2])
     (cancelled,) = wait_until(lambda: children.collect().finished)
@@ -241,6 +253,85 @@ def test_jobs_that_overstay_together_do_not_wait_for_each_other(children, fork_s
     fork_server.report_exit(process)
     finished = wait_until(lambda: children.collect().finished)
     assert {item.outcome.failure_type for item in finished} == {"timeout"}
+
+
+def test_what_a_dead_child_has_reported_counts_also_if_it_was_not_read_before(
+    children, fork_server, process, monkeypatch
+):
+    monkeypatch.setattr("chainsched.runtime.workers.child_pool.LOOK_SECONDS", 3600)
+    monkeypatch.setattr("chainsched.domain.lookahead.Lookahead.ahead", 10)
+    fork_server.start_child(process)
+    wait_until(lambda: children.free == 12)
+    children.start(*map(claim, (1, 2, 3)))
+    end = fork_server.ends[0]
+    assert given_in_all(end, number=3) == [1, 2, 3]
+    end.begin(1)
+    assert end.may_begin()
+    end.report(ended=1, began=2)
+    fork_server.report_exit(process)
+    ended = {item.execution_id: item.outcome for item in gathered(children, number=2)}
+    assert ended[1].state == ExecutionState.COMPLETED
+    assert ended[2].failure_type == "killed"
+    wait_until(lambda: len(fork_server.ends) == 3)
+    fork_server.start_child(process)
+    assert given(first_addressed(*fork_server.ends[1:])) == [3]
+
+
+def test_a_result_waits_for_no_job_behind_it(children, fork_server, process, monkeypatch):
+    monkeypatch.setattr("chainsched.domain.lookahead.Lookahead.ahead", 10)
+    fork_server.start_child(process)
+    wait_until(lambda: children.free == 12)
+    children.start(*map(claim, (1, 2, 3)))
+    end = fork_server.ends[0]
+    assert given_in_all(end, number=3) == [1, 2, 3]
+    end.begin(1)
+    (child, _) = children._pool
+    # The first takes so long that the supervisor looks no more.
+    wait_until(lambda: child.is_watched)
+    assert end.may_begin()
+    end.report(ended=1, outcome=pack_outcome(outcomes.completed("done")), began=2)
+    (finished,) = gathered(children, number=1)
+    assert (finished.execution_id, finished.outcome.output) == (1, "done")
+    wait_until(lambda: child.is_watched)
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"\xff\n",
+        b"[1,null,2,0.5\n",
+        b"{}\n",
+        b"[1,null,2]\n",
+        b"[1,7,2,0.5]\n",
+        b"[0,null,[1],0.5]\n",
+        b'[0,null,1,"x"]\n',
+    ],
+)
+def test_a_child_that_reports_what_is_none_is_replaced(children, fork_server, process, garbage, caplog):
+    fork_server.start_child(process)
+    children.start(claim(1))
+    end = fork_server.ends[0]
+    assert given(end) == [1]
+    end.begin(1)
+    os.write(end.reports, garbage)
+    assert killer_of(process) == signal.SIGKILL
+    fork_server.report_exit(process)
+    (finished,) = gathered(children, number=1)
+    assert finished.outcome.failure_type == "killed"
+    assert "malformed" in finished.outcome.failure_reason
+    assert [message for message in caplog.messages if "sent a malformed message" in message]
+
+
+def gathered(children, *, number):
+    """So many results, once they came."""
+    finished: list[Finished] = []
+
+    def is_there() -> bool:
+        finished.extend(children.collect().finished)
+        return len(finished) >= number
+
+    wait_until(is_there)
+    return finished
 
 
 def test_a_claim_that_comes_over_after_its_lease_was_lost_is_not_begun(children, fork_server, process):
@@ -326,16 +417,14 @@ def test_a_replacement_gets_no_more_than_a_retiring_child_leaves(children, fork_
 
 def begin_all(end, *, number):
     """Begin so many jobs in place of a child, once they have come, and in one breath: each has its clock from then."""
-    taken: list[int] = []
-    while len(taken) < number:
-        taken += given(end)
+    taken = given_in_all(end, number=number)
     assert all(end.may_begin() for _ in taken)
     end.socket.sendall(b"".join(encode({"began": execution_id}) for execution_id in taken))
 
 
 def child(*jobs, **state):
     held = {number: Job(claim(number), claimed_at=0.0, began_at=began_at) for number, began_at in enumerate(jobs)}
-    return ChildState(channel=None, start_tokens=None, pid=1, jobs=held, **state)
+    return ChildState(channel=None, start_tokens=None, reports=None, pid=1, jobs=held, **state)
 
 
 @pytest.mark.parametrize(

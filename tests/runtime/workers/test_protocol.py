@@ -28,7 +28,7 @@ def test_a_message_that_is_too_long_is_refused_before_it_comes():
         list(Decoder().feed(struct.pack("!I", MAX_MESSAGE + 1)))
 
 
-@pytest.mark.parametrize("outcome", [None, 7, [], "completed", {}, {"state": "rich"}, {"state": "failed", "odd": 1}])
+@pytest.mark.parametrize("outcome", [7, [], "completed", {}, {"state": "rich"}, {"state": "failed", "odd": 1}])
 def test_what_is_no_outcome_is_refused(outcome):
     with pytest.raises(GarbledMessage):
         unpack_outcome(outcome)

@@ -18,8 +18,7 @@ def job(number: int, *, began_at: float | None = 11.5) -> Job:
 @pytest.fixture
 def three() -> Results:
     gathered = Results()
-    for _ in range(3):
-        gathered.expect()
+    gathered.expect(3)
     return gathered
 
 

@@ -38,8 +38,8 @@ class Bench:
     def running(self):
         return len(self.started) - len(self.finished)
 
-    def start(self, item):
-        self.started.append(item.execution_id)
+    def start(self, *items):
+        self.started += [item.execution_id for item in items]
 
     def collect(self):
         results = [Finished(execution_id, outcomes.completed("done")) for execution_id in self.finished]
