@@ -16,7 +16,7 @@ from django.db.models import F, Lookup
 from django.db.models.sql.compiler import SQLCompiler
 
 from chainsched.conf import get_config
-from chainsched.db.compiled import Ids, Names, list_of_ids
+from chainsched.db.compiled import Ids, Names, list_of_ids, list_of_names
 
 _CONDITIONS = {
     "postgresql": "{} = ANY(%s::bigint[])",
@@ -60,6 +60,12 @@ def among_ids(column: str, ids: Iterable[int]) -> tuple[str, str]:
     reads it whole.
     """
     return _condition(connections[get_config().database], column, list(ids))
+
+
+def among_names(column: str, names: Iterable[str]) -> tuple[str, str]:
+    """The same for texts."""
+    connection = connections[get_config().database]
+    return _CONDITIONS[connection.vendor].format(column).replace("bigint", "text"), list_of_names(connection, names)
 
 
 def _condition(connection: BaseDatabaseWrapper, column: str, ids: list[int]) -> tuple[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
@@ -12,12 +11,11 @@ from django.db.models import BooleanField, Case, Q, When
 
 from chainsched.conf import get_config
 from chainsched.db import bulk
-from chainsched.db.compiled import NOW, CompiledQuery
-from chainsched.db.id_in import id_in
+from chainsched.db.compiled import NOW
+from chainsched.db.id_in import among_names, id_in
 from chainsched.domain.parking import ParkedFor, Waiting
 from chainsched.domain.routing import Pool
 from chainsched.domain.states import QueueStatus
-from chainsched.models import queue_looks
 from chainsched.models.manifest_group import ManifestGroup
 from chainsched.models.obstacles import releases_queued_row
 from chainsched.models.work_queue import GROUP_ID, WorkQueue, is_parked
@@ -68,34 +66,42 @@ def release(rows: models.QuerySet[Any, Any], *, limit: int = PAGE) -> int:
     return len(bulk.update(WorkQueue, found, where={"status": QueueStatus.QUEUED}))
 
 
-def is_any_due(now: datetime) -> bool:
-    """Whether the time has come of a row that is parked until a time."""
-    return _DUE.value(now=now) is not None
+def find_releasable(pools: Collection[Pool], *, now: datetime) -> set[ParkedFor]:
+    """The reasons that may be gone for some parked rows: a time has come, or one of these takes it.
+
+    A full group counts as soon as a row is parked for one.
+    """
+    connection = connections[get_config().database]
+    is_taken, names = _is_taken(pools)
+    sql = (
+        f"SELECT EXISTS (SELECT 1 FROM {_parked(ParkedFor.TIME)} AND not_before <= %s), "  # noqa: S608 - our own words
+        f"EXISTS (SELECT 1 FROM {_parked(ParkedFor.NO_WORKER)} AND ({is_taken})), "
+        f"EXISTS (SELECT 1 FROM {_parked(ParkedFor.GROUP_FULL)})"
+    )
+    ((*found,),) = bulk.select(sql, [NOW.adapt(now, connection), *names])
+    reasons = (ParkedFor.TIME, ParkedFor.NO_WORKER, ParkedFor.GROUP_FULL)
+    return {reason for reason, is_there in zip(reasons, found, strict=True) if is_there}
 
 
-_DUE = CompiledQuery(
-    lambda: WorkQueue.objects.filter(is_parked(ParkedFor.TIME), not_before__lte=NOW).values_list("id"), has_limit=True
-)
+def _is_taken(pools: Collection[Pool]) -> tuple[str, list[str]]:
+    """The condition that one of these takes a row, and its parameters."""
+    conditions, names = ["false"], []
+    for pool in pools:
+        taken = [among_names("workflow", pool.workflows)]
+        if pool.queues is not None:
+            taken.append(among_names("queue", pool.queues))
+        conditions.append(" AND ".join(condition for condition, _ in taken))
+        names += [parameter for _, parameter in taken]
+    return " OR ".join(conditions), names
+
+
+def _parked(reason: ParkedFor) -> str:
+    return f"chainsched_workqueue WHERE status = '{QueueStatus.QUEUED}' AND parked_for = '{reason}'"
 
 
 def due(now: datetime) -> Rows:
     """The rows that were parked until a time that has come."""
     return WorkQueue.objects.filter(is_parked(ParkedFor.TIME), not_before__lte=now).order_by("not_before")
-
-
-def is_any_for(pool: Pool) -> bool:
-    """Whether a row that the pool takes is parked because no process took it."""
-    return _for(has_queues=pool.queues is not None).value(**queue_looks.names_of(pool)) is not None
-
-
-@functools.cache
-def _for(*, has_queues: bool) -> CompiledQuery:
-    return CompiledQuery(
-        lambda: queue_looks.of_pool(
-            WorkQueue.objects.filter(is_parked(ParkedFor.NO_WORKER)), has_queues=has_queues
-        ).values_list("id"),
-        has_limit=True,
-    )
 
 
 def taken_by(pool: Pool) -> Rows:
@@ -134,10 +140,10 @@ def limits_of_parked() -> dict[int, int | None]:
 
     One look into the index for each group, however many rows of it are parked.
     """
-    parked = f"status = '{QueueStatus.QUEUED}' AND parked_for = '{ParkedFor.GROUP_FULL}'"
+    parked = _parked(ParkedFor.GROUP_FULL)
     sql = (
-        f"WITH RECURSIVE g(id) AS (SELECT min(group_id) FROM chainsched_workqueue WHERE {parked} UNION ALL "  # noqa: S608
-        f"SELECT (SELECT min(group_id) FROM chainsched_workqueue WHERE {parked} AND group_id > g.id) "
+        f"WITH RECURSIVE g(id) AS (SELECT min(group_id) FROM {parked} UNION ALL "  # noqa: S608 - our own words
+        f"SELECT (SELECT min(group_id) FROM {parked} AND group_id > g.id) "
         "FROM g WHERE g.id IS NOT NULL) SELECT id FROM g WHERE id IS NOT NULL"
     )
     ids = [id_ for (id_,) in bulk.select(sql)]
@@ -150,12 +156,11 @@ def pairs_without_worker(*, limit: int) -> list[tuple[str, str]]:
 
     One look into the index for each, however many rows have it.
     """
-    parked = f"status = '{QueueStatus.QUEUED}' AND parked_for = '{ParkedFor.NO_WORKER}'"
     found: list[tuple[str, str]] = []
     while len(found) < limit:
         after = "AND (workflow, queue) > (%s, %s)" if found else ""
         sql = (
-            f"SELECT workflow, queue FROM chainsched_workqueue WHERE {parked} {after} "  # noqa: S608
+            f"SELECT workflow, queue FROM {_parked(ParkedFor.NO_WORKER)} {after} "  # noqa: S608 - our own words
             "ORDER BY workflow, queue LIMIT 1"
         )
         rows = bulk.select(sql, found[-1] if found else ())

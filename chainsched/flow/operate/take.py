@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from chainsched.db.clock import database_now
+from chainsched.domain.parking import ParkedFor
 from chainsched.domain.routing import Pool
 from chainsched.domain.run_context import Claim
 from chainsched.flow.operate.cancel_run import cancel_late
 from chainsched.flow.run.dispatch import TurnIsHeld, dispatch
-from chainsched.flow.run.park import release, release_due
-from chainsched.models import Process, queue_looks
+from chainsched.flow.run.park import release
+from chainsched.models import Process, parked_rows, queue_looks
 
 logger = logging.getLogger(__name__)
 
@@ -51,9 +52,14 @@ def take(*, process: Process, limit: int) -> Taken:
 
 
 def _has_any_ready(pool: Pool) -> bool:
-    """Whether a row of the pool may start; parked rows come into line whose time has come or, if none may, any."""
+    """Whether a row of the pool may start, after parked rows have come into line.
+
+    Those of full groups only if there is no other: whoever takes a row of one lets in the next.
+    """
     now = database_now()
-    release_due(now=now)
-    return queue_looks.has_any_ready(now, pool=pool) or (
-        release([pool], now=now) > 0 and queue_looks.has_any_ready(now, pool=pool)
-    )
+    gone = parked_rows.find_releasable([pool], now=now)
+    if gone - {ParkedFor.GROUP_FULL}:
+        release([pool], now=now)
+    if queue_looks.has_any_ready(now, pool=pool):
+        return True
+    return bool(gone) and release([pool], now=now) > 0 and queue_looks.has_any_ready(now, pool=pool)

@@ -73,21 +73,25 @@ def _report_unknown(rows: Sequence[Waiting]) -> None:
 
 def release(pools: Collection[Pool], *, now: datetime) -> int:
     """Let parked rows into line: those due, those that one of these takes, those whose group has room; how many."""
-    released = release_due(now=now) + sum(release_for(pool) for pool in pools)
-    if limits := parked_rows.limits_of_parked():
+    gone = parked_rows.find_releasable(pools, now=now)
+    released = release_due(now=now) if ParkedFor.TIME in gone else 0
+    if ParkedFor.NO_WORKER in gone:
+        released += sum(release_for(pool) for pool in pools)
+    if ParkedFor.GROUP_FULL in gone:
+        limits = parked_rows.limits_of_parked()
         released += _let_in(places_in(limits, active=Metadata.objects.active_by_group(), page=PAGE))
     return released
 
 
 def release_due(*, now: datetime) -> int:
     """Let rows into line that were parked until a time that has come."""
-    return _release(parked_rows.due(now)) if parked_rows.is_any_due(now) else 0
+    return _release(parked_rows.due(now))
 
 
 def release_for(pool: Pool) -> int:
     """Let rows into line that were parked because no process took them, and that this pool takes, all pages of them."""
     released = 0
-    while parked_rows.is_any_for(pool) and (page := _release(parked_rows.taken_by(pool))):
+    while page := _release(parked_rows.taken_by(pool)):
         released += page
     return released
 
