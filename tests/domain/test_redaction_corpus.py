@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - the messages are written as the libraries print them
-"""Messages of everyday exceptions, each with secrets in it: none survives, and what tells of the failure stays."""
+"""Messages of everyday exceptions, each with secrets in it: none survives, and the rest of the message stays."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def raise_(error: Exception) -> Callable[[], Any]:
     return call
 
 
-# Raised by the libraries themselves. What has to stay readable is in the second column.
+# Raised by the libraries themselves. Second are the parts that have to stay readable.
 RAISED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "pydantic: too short": (
         lambda: Credentials(host="db1", password=CANARY),
@@ -266,7 +266,7 @@ WRITTEN: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("name", RAISED)
-def test_an_exception_shows_no_secret_and_still_tells_its_story(name: str) -> None:
+def test_an_exception_shows_no_secret_and_the_rest_of_it_stays(name: str) -> None:
     call, telling = RAISED[name]
     message = error_of(call)
     assert not any(part in redact_text(message) for part in PARTS), message
@@ -274,7 +274,7 @@ def test_an_exception_shows_no_secret_and_still_tells_its_story(name: str) -> No
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_a_message_shows_no_secret_and_still_tells_its_story(name: str) -> None:
+def test_a_message_shows_no_secret_and_the_rest_of_it_stays(name: str) -> None:
     message, telling = WRITTEN[name]
     shown = redact_text(message)
     assert not any(part in shown for part in PARTS)
