@@ -269,6 +269,7 @@ def test_any_text_is_answered_and_redacting_twice_changes_nothing_more(text: str
         "password\n  input_value='a...b', input_type=\n",
         "[SQL: token [parameters: ('a')\n",
         "<Cookie a=",
+        "'loc': ('token',), 'msg': 'x', 'input': token(",
         "--password x ",
         "name='password' ",
         '\\"password\\":\\"',

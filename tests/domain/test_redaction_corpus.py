@@ -18,7 +18,7 @@ import pytest
 from django import forms
 from django.test.utils import override_settings
 from django.views.debug import SafeExceptionReporterFilter
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from chainsched.domain.outcomes import raised
@@ -249,6 +249,34 @@ WRITTEN: dict[str, tuple[str, tuple[str, ...]]] = {
     "pydantic: errors()": (
         "[{'type': 'too_short', 'loc': ('password',), 'msg': 'String isn\\'t', 'input': 'canary-7f3a'}] of db1", ("db1",)
     ),
+    "psycopg: port": ('invalid integer value "canary/7f3a" for connection option "port"', ("connection option",)),
+    "psycopg: blank in the password": ('missing "=" after "canary-7f3a" in connection info string', ("connection info",)),
+    "psycopg: host": ('could not translate host name "canary7f3a@db1" to address: not known', ("db1", "not known")),
+    "urllib: port": ("ValueError: Port could not be cast to integer value as 'canary7f3a'", ("ValueError",)),
+    "http: port": ("InvalidURL: nonnumeric port: 'canary7f3a@db1'", ("InvalidURL",)),
+    "http: header": ("ValueError: Invalid header value b'Bearer canary-7f3a\\n'", ("ValueError",)),
+    "requests: host": ("Failed to resolve 'canary7f3a@db1' ([Errno -2] not known)", ("db1", "not known")),
+    "requests: webhook": ("404 Client Error for url: https://hooks.slack.com/services/T0/B0/canary7f3a", ("404", "slack")),
+    "requests: bot": ("401 for url: https://api.telegram.org/bot123:canary7f3a/sendMessage", ("401", "sendMessage")),
+    "boto: parameter": (
+        "ParamValidationError: Invalid type for parameter SecretString, value: canary7f3a, type: <class 'str'>",
+        ("ParamValidationError", "SecretString", "<class 'str'>"),
+    ),
+    "jsonschema": (
+        ("ValidationError: 'canary7f3a' is too short\n\nFailed validating 'minLength' in schema['properties']['password']:\n"
+        "    {'minLength': 12}\n\nOn instance['password']:\n    'canary7f3a'"),
+        ("ValidationError", "minLength", "password"),
+    ),
+    "argparse": ("prog: error: argument --token: invalid int value: 'canary7f3a'", ("prog: error", "--token")),
+    "graphql": ('Variable "$password" got invalid value "canary7f3a"; expected Int', ("Variable", "expected Int")),
+    "redis: arguments": ("unknown command 'AUTHH', with args beginning with: 'canary', '7f3a',", ("AUTHH",)),
+    "mysql: value": ("(1366, \"Incorrect string value: 'canary7f3a' for column `db1`.`x`.`password` at row 1\")", ("db1",)),
+    "mssql": ("Violation of constraint 'UQ_x' in 'dbo.db1'. The duplicate key value is (canary7f3a).", ("UQ_x", "dbo.db1")),
+    "mongo": ('E11000 duplicate key error collection: db1.x index: token_1 dup key: { token: "canary7f3a" }', ("db1.x",)),
+    "odbc": ("DRIVER={ODBC};SERVER=db1;UID=sa;PWD={canary;7f3a};DATABASE=orders", ("SERVER=db1", "DATABASE=orders")),
+    "prose": ("login to db1 failed: invalid password canary7f3a for bob", ("db1", "for bob")),
+    "prose: for": ("password for user bob: canary7f3a", ("bob",)),
+    "prose: words in between": ("password: too short, got: canary7f3a\nhost: db1", ("db1",)),
     "yaml": ("user: bob\npassword: canary 7f3a\nhost: db1", ("bob", "db1")),
     "yaml: lines": ("password: |\n  canary\n  7f3a\nhost: db1", ("db1",)),
     "yaml: list": ("tokens:\n- canary\n- 7f3a\nhost: db1", ("db1",)),
@@ -379,6 +407,8 @@ def test_no_literal_under_a_secret_name_survives(value: Any, name: str, form: st
 
 @given(literals)
 def test_what_follows_a_literal_stays(value: Any) -> None:
+    # A quote behind a backslash is taken for a part of the text, as it is in a text that another one quotes.
+    assume(not any(end in repr(value) for end in ("\\'", '\\"')))
     assert redact_text(f"Login(password={value!r}, host='db1')").endswith(", host='db1')")
 
 

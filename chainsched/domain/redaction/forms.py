@@ -1,4 +1,4 @@
-"""Secrets that stand in a text without a name right before them: in addresses, keys, elements, rows of databases."""
+"""Secrets that stand in a text without a name right before them: in addresses, keys, elements, statements."""
 
 from __future__ import annotations
 
@@ -8,6 +8,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 
 from chainsched.domain.redaction.names import is_secret_name
+from chainsched.domain.redaction.phrases import (
+    find_before_names,
+    find_in_hosts,
+    find_quoted,
+    find_rows,
+    find_validated,
+    names_secret,
+)
 from chainsched.domain.redaction.surroundings import AFTER_QUOTE
 from chainsched.domain.redaction.values import REDACTED, Value, find_closing, find_literal
 
@@ -30,22 +38,20 @@ _OF_USER = {
 _SHAPED = re.compile(
     r"\beyJ[\w\-]{8,}+\.[\w\-]++(?:\.[\w\-]*+)?+"
     r"|\b(?:gh[oprsu]|github_pat|glpat|[rs]k_live|xox[abprs])[_\-][\w\-]{10,}+"
+    r"|(?<=hooks\.slack\.com/services/)[\w/\-]++|(?<=api\.telegram\.org/bot)[\w:\-]++|(?<=/api/webhooks/)[\w/\-]++"
 )
 _ELEMENT = re.compile(r"(?:<|&lt;)(?P<name>[A-Za-z_][\w:.\-]*+)(?P<attributes>\s[^<>&]*+)?+(?:>|&gt;)")
 _ELEMENT_ENDS = re.compile(r"(?:<|&lt;)/([A-Za-z_][\w:.\-]*+)")
-_COLUMNS = re.compile(r"\((?P<names>[^()\n]*+)\)=\(")
+_COLUMNS = re.compile(r"\((?P<names>[^()\n]*+)\) ?= ?\(")
 _COLUMNS_END = re.compile(
     r"\)(?=[ ](?:already exists|is not present|is still referenced|is duplicated|conflicts with|[»”])"
     r"|[«»”]|[.!]?(?:\r?\n|\Z))|\Z"
 )
-_ROW = re.compile(r"Failing row contains \(|\bCOPY [^\s,]{1,200}+, line \d{1,20}+: \"")
-_ROW_ENDS = {mark: re.compile(rf"\{mark}[.]?(?=[ \t]{{0,9}}+(?:\r?\n|\Z))|\Z") for mark in (")", '"')}
-_DUPLICATE = re.compile(
-    r"Duplicate entry \\*+'(?P<value>(?:(?!\\{0,9}' for key)[^\n]){0,300}+)\\*+' for key \\*+'(?P<name>[^\n'\\]*+)"
-)
 _INSERTED = re.compile(
     r"(?P<names>\([^()]*+\)|(?<!\.)\.\.\.[^()\n]{0,300}+\))\s{0,9}+VALUES\s{0,9}+(?=\()", re.IGNORECASE
 )
+# Quotes are doubled inside of quotes there.
+_SQL_ROW = re.compile(r"\((?:[^()']|'(?:[^']|'')*+(?:'|\Z)|\([^()']*+\))*+(?:\)|\Z)")
 _FURTHER = re.compile(r"\s{0,9}+,\s{0,9}+(?=\()")
 _LOCATED = re.compile(
     r"[\"']loc\\{0,9}+[\"']: ?[(\[](?P<names>[^()\[\]\n]*+)[)\]],"
@@ -54,8 +60,6 @@ _LOCATED = re.compile(
 _KEPT_COOKIE = re.compile(r"<Cookie [^\s=<>]*+=(?P<value>[^<>\n]*+)>")
 # A line ends, or where another text quotes it, the sign of an end is written.
 _LINE_END = re.compile(r"\r?\n|\\++n|\Z")
-_WORD = re.compile(r"[\w\-]++")
-
 Finder = Callable[[str], Iterator[Value]]
 
 
@@ -76,10 +80,6 @@ def _replaced(text: str, values: Iterator[Value]) -> Iterator[str]:
             yield value.shown
             position = value.end
     yield text[position:]
-
-
-def _names_secret(names: str) -> bool:
-    return any(is_secret_name(word) for word in _WORD.findall(names))
 
 
 def _keys(text: str) -> Iterator[Value]:
@@ -142,25 +142,9 @@ def _columns(text: str) -> Iterator[Value]:
     position = 0
     while (columns := _COLUMNS.search(text, position)) is not None:
         position = columns.end()
-        if _names_secret(columns["names"]) and (end := _COLUMNS_END.search(text, position)) is not None:
+        if names_secret(columns["names"]) and (end := _COLUMNS_END.search(text, position)) is not None:
             yield Value(position, end.start())
             position = end.start()
-
-
-def _rows(text: str) -> Iterator[Value]:
-    """The values of a whole row, which PostgreSQL shows without the names of its columns."""
-    position = 0
-    while (row := _ROW.search(text, position)) is not None:
-        end = _ROW_ENDS[")" if row[0].endswith("(") else '"'].search(text, row.end())
-        position = len(text) if end is None else end.start()
-        yield Value(row.end(), position)
-
-
-def _duplicates(text: str) -> Iterator[Value]:
-    """The value in ``Duplicate entry 'value' for key 'table.name'``."""
-    for entry in _DUPLICATE.finditer(text):
-        if _names_secret(entry["name"]):
-            yield Value(entry.start("value"), entry.end("value"))
 
 
 def _inserted(text: str) -> Iterator[Value]:
@@ -168,15 +152,23 @@ def _inserted(text: str) -> Iterator[Value]:
     position = 0
     while (inserted := _INSERTED.search(text, position)) is not None:
         position = inserted.end()
-        if not (inserted["names"].startswith("...") or _names_secret(inserted["names"])):
+        if not (inserted["names"].startswith("...") or names_secret(inserted["names"])):
             continue
         begin, further = position, True
         while further:
-            position = find_closing(text, position)
+            position = _end_of_row(text, position)
             further = (comma := _FURTHER.match(text, position)) is not None
             position = comma.end() if comma else position
         if "'" in text[begin:position]:
             yield Value(begin, position, f"({REDACTED})")
+
+
+def _end_of_row(text: str, begin: int) -> int:
+    """The end of the brackets as SQL writes texts; with backslashes, which some databases escape by, the later end."""
+    row = _SQL_ROW.match(text, begin)
+    if row is not None and "\\" not in row[0]:
+        return row.end()
+    return max(find_closing(text, begin), begin if row is None else row.end())
 
 
 def _kept_cookies(text: str) -> Iterator[Value]:
@@ -188,9 +180,12 @@ def _kept_cookies(text: str) -> Iterator[Value]:
 
 def _located(text: str) -> Iterator[Value]:
     """The input in an error of pydantic that is shown as a dictionary."""
-    for error in _LOCATED.finditer(text):
-        if _names_secret(error["names"]) and (value := find_literal(text, error.end())) is not None:
+    position = 0
+    while (error := _LOCATED.search(text, position)) is not None:
+        position = error.end()
+        if names_secret(error["names"]) and (value := find_literal(text, position)) is not None:
             yield value
+            position = value.end
 
 
 def _lines(text: str) -> Iterator[Value]:
@@ -219,7 +214,7 @@ def _lines(text: str) -> Iterator[Value]:
 def _in_statement(line: str, is_secret: bool) -> bool:
     at = line.find("[SQL: ")
     statement = line[at:].partition("[parameters: ")[0] if at >= 0 else line
-    return (is_secret and at < 0) or _names_secret(statement)
+    return (is_secret and at < 0) or names_secret(statement)
 
 
 def _input(text: str, begin: int, name: str) -> Value | None:
@@ -227,7 +222,7 @@ def _input(text: str, begin: int, name: str) -> Value | None:
     line_end = _line_end(text, begin)
     end = text.rfind(", input_type=", begin, line_end)
     value = Value(begin, end if end >= 0 else line_end)
-    is_secret = " " not in name and _names_secret(name)
+    is_secret = " " not in name and names_secret(name)
     return value if is_secret or text.find("...", begin, value.end) >= 0 else None
 
 
@@ -237,8 +232,11 @@ _FINDERS: tuple[Finder, ...] = (
     _passwords_of_users,
     _elements,
     _columns,
-    _rows,
-    _duplicates,
+    find_rows,
+    find_quoted,
+    find_before_names,
+    find_in_hosts,
+    find_validated,
     _inserted,
     _kept_cookies,
     _located,

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from chainsched.domain.redaction.names import ENDINGS, IN_ADDRESSES, STEMS, WHOLE, WORDS
+from chainsched.domain.redaction.phrases import MISSING, QUOTING, ROWS
 
 
 def _grouped(*marks: str, by: Iterable[str] = ()) -> dict[str, tuple[str, ...]]:
@@ -22,16 +23,15 @@ def _grouped(*marks: str, by: Iterable[str] = ()) -> dict[str, tuple[str, ...]]:
 
 
 # Parts of every secret name, and of what reveals a secret without one: "bearer" is among them, and "privatekey".
-_MARKS = _grouped(
-    *STEMS, *ENDINGS, *WORDS, *WHOLE, *("basic", "failingrow", "inputvalue", "identifiedby"), by=("key", "session")
-)
+_MARKS = _grouped(*STEMS, *ENDINGS, *WORDS, *WHOLE, *("basic", "inputvalue", "identifiedby"), by=("key", "session"))
 # What is looked for as it is written. Of the parts of Django's names of settings, the others are marks already.
 _WRITTEN = _grouped(
-    *("API", "KEY", "eyJ", "COPY ", "[parameters: "),
+    *("API", "KEY", "eyJ", "[parameters: ", *ROWS),
+    *("hooks.slack", "api.telegram", "/api/webhooks/"),
     *("gho_", "ghp_", "ghr_", "ghs_", "ghu_", "glpat", "github_pat", "k_live", "xox"),
     by=("gh",),
 )
-_IN_LOWER_CASE = _grouped("-u", *(f"{name}=" for name in IN_ADDRESSES), by=("=",))
+_IN_LOWER_CASE = _grouped("-u", *QUOTING, MISSING, *(f"{name}=" for name in IN_ADDRESSES), by=("port", "invalid", "="))
 _NOT_WORD = re.compile(r"[\W_]+")
 _ESCAPED = re.compile(r"\\(?:u[0-9a-f]{4}|.)")
 _ASCII_BUT_WORDS = dict.fromkeys(code for code in range(128) if not chr(code).isalnum())
@@ -56,7 +56,7 @@ def may_reveal(document: Any) -> bool:
 
 def has_mark(text: str) -> bool:
     """Whether a secret name, or a secret that needs none, may be in a text, regardless of how it is spelled."""
-    if "@" in text and ("://" in text or ":\\" in text):
+    if "@" in text and ("://" in text or ":\\" in text or "host" in text.lower() or "resolve " in text.lower()):
         return True
     is_plain = text.isascii()
     plain = text if is_plain else unicodedata.normalize("NFKC", text)

@@ -22,18 +22,20 @@ _NAMED = re.compile(
     r"(?<![\w.\-])(?P<name>identified by\b"
     r"|(?:(?:api|access|private|signing|encryption|secret|shared|account|master) (?=[\w.\-])){0,3}+[\w.\-]++)"
     r"(?P<closers>(?:\\*+[\"'`]|&(?:quot|\#39|\#x27|\#34);|%2[27]|\\++u002[27]|\]|%5D|\)){0,4}+)"
-    r"(?:,?+\s{0,9}+\\*+[\"']?+(?P<value>value|input|default|content)\\*+[\"']?+\s{0,4}+[:=]"
-    r"|[ \t]{0,40}+(?P<assigned>=>|:=|==|->|=|:(?!//)|%3[AD])"
+    r"(?:(?P<listed>,)?+\s{0,9}+\\*+[\"']?+(?P<value>value|input|default|content)\\*+[\"']?+\s{0,4}+[:=]"
+    r"|(?: (?:for|of)(?: [^\s:=,;]{1,64}+){1,3}+(?=:))?+[ \t]{0,40}+(?P<assigned>=>|:=|==|->|=|:(?!//)|%3[AD])"
     r"|\s{0,9}+(?P<comma>,)\s{0,9}+"
     r"|(?P<form>(?:;[^\n\\]{0,200}+)?+(?:(?:\r?\n|\\++r\\++n|\\++n){2}))"
     r"|(?P<call>(?=\())"
-    r"|(?P<space>[ \t]{1,4}+(?:(?:is|was)[ \t]{1,4}+)?+(?=\S)))",
+    r"|(?P<space>[ \t]{1,4}+(?:(?:is|was|got invalid value)[ \t]{1,4}+)?+(?=\S)))",
     re.IGNORECASE,
 )
 _SPELLINGS = (("\\", 1), ("%", 2), ("\\", 5))
 _OPENS_PAIR = re.compile(r"(?:.*[(\[]\s{0,4})(?:[bBrRuU]{0,2})\\*[\"']", re.DOTALL)
 # The quote is near, so that the brackets are read once: they end before it, or everything in them is replaced.
 _HAS_QUOTE = re.compile(r"\([^\"'\n]{0,200}+[\"']")
+# A word of letters and digits, as no word of a sentence is: "invalid password hunter2".
+_LIKE_A_SECRET = re.compile(r"(?=[A-Za-z_\-/+.]{1,99}+\d|\d{1,99}+[A-Za-z])[\w\-/+.~!$%&*@#^]{5,}[\w/+~!$%&*@#^]")
 _LITERAL = re.compile(r"[({\[\d]|[bBrRuU]{0,2}+\\*+[\"']")
 _QUOTE = re.compile(r"[bBrRuU]{0,2}+\\*+[\"']")
 
@@ -79,7 +81,8 @@ def _value_after(text: str, named: re.Match[str], around: Surroundings) -> Value
         extent = _extent_of(text, named)
         return None if is_message else find_value(text, begin, extent=extent, around=around)
     if named["value"]:
-        return find_value(text, begin, extent=Extent.PAIR, around=around) if is_quoted else None
+        is_named = is_quoted or named["listed"] is not None
+        return find_value(text, begin, extent=Extent.PAIR, around=around) if is_named else None
     if named["comma"]:
         is_pair = is_quoted and (name.startswith("-") or _opens_pair(text, named.start()))
         return _literal(text, begin) if is_pair else None
@@ -123,7 +126,9 @@ def _value_behind_blanks(text: str, named: re.Match[str], around: Surroundings) 
         return find_value(text, begin, extent=Extent.WORD, around=around)
     if name in _COMMANDS and not named["closers"]:
         return find_value(text, begin, extent=Extent.LINE, around=around)
-    return None
+    is_code = name.isupper() and "_" not in name
+    word = None if named["closers"] or is_code or is_exception(name) else _LIKE_A_SECRET.match(text, begin)
+    return Value(begin, word.end()) if word else None
 
 
 def _arguments(text: str, begin: int) -> Value | None:

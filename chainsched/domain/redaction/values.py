@@ -61,9 +61,20 @@ _NUMBER = re.compile(r"-?\d[\d.eE+\-]*+(?=[,;)\]}]|\Z)")
 _NEXT_PART = re.compile(r"[ \t]*+(?:\r?\n|\\++n)[ \t]*+(?=[bBrRuU]{0,2}+[\"'])")
 _AFTER_LITERAL = re.compile(AFTER_QUOTE)
 _AFTER_BRACKET = re.compile(r"[,;:.)\]}>]|[ \t]*+(?:\r?\n|\Z)")
+
+
+def _name_of_pair(quote: str) -> str:
+    """The pattern of the next name; words for what was found are none: "password: too short, got: …"."""
+    return (
+        r"[({\[]?+(?!(?:got|value|input|actual|received|provided|given|found|is|was)\b)"
+        rf"(?P<{quote}>\\*+[\"']|)[A-Za-z_\-][\w.\-]*+(?P={quote})[ \t]{{0,4}}+"
+    )
+
+
+# Behind blanks alone a word with a colon is no name: "--port: invalid value: …".
 _NEXT_PAIR = (
-    r"(?:(?<![\s,;&])[\s,;&]++|\\[nrt])[({\[]?+(?P<quote>\\*+[\"']|)[A-Za-z_\-][\w.\-]*+(?P=quote)"
-    r"[ \t]{0,4}+(?:=|:(?!//))"
+    rf"(?<![\s,;&])\s++{_name_of_pair('behind_blanks')}="
+    rf"|(?:(?<![\s,;&])\s*+[,;&][\s,;&]*+|\\[nrt]){_name_of_pair('behind_comma')}(?:=|:(?!//))"
 )
 _LINE = re.compile(r"\r?\n([ \t]*+)([^\n]*+)")
 _BLANKS = re.compile(r"[ \t]*+")
