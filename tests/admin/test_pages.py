@@ -143,7 +143,7 @@ class TestPayloads:
         assert ("ValueError" in letter, "abc" in letter) == (True, True)
 
     @pytest.mark.parametrize("view", ["changelist", "triage", "page", "execution"])
-    def test_reasons_are_shown_to_whoever_holds_it(self, manager: Client, world: Manifest, view: str) -> None:
+    def test_reasons_are_shown_to_users_who_hold_it(self, manager: Client, world: Manifest, view: str) -> None:
         failed = Metadata.objects.filter(state=ExecutionState.FAILED).first()
         assert failed is not None
         urls = {

@@ -24,9 +24,9 @@ from hypothesis import strategies as st
 from chainsched.domain.outcomes import raised
 from chainsched.domain.redaction import REDACTED, is_secret_name, redact, redact_text
 
-CANARY = "canary-7f3a"
-# What is left of a part of it.
-PARTS = ("canary", "7f3a")
+CANARY = "canary-k3str3l"
+# Its parts, of which none is left; no id or token of a page holds them by chance.
+PARTS = ("canary", "k3str3l")
 
 
 class Credentials(pydantic.BaseModel):
@@ -153,143 +153,145 @@ RAISED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
 WRITTEN: dict[str, tuple[str, tuple[str, ...]]] = {
     "psycopg: unique": (
         ('UniqueViolation: duplicate key value violates unique constraint "orders_token"\n'
-        "DETAIL:  Key (api_token)=(canary-7f3a) already exists."),
+        "DETAIL:  Key (api_token)=(canary-k3str3l) already exists."),
         ("UniqueViolation", "orders_token", "already exists"),
     ),
     "psycopg: unique of several": (
         ('UniqueViolation: duplicate key value violates unique constraint "orders_token"\n'
-        "DETAIL:  Key (email, lower(api_token))=(a@b.c, canary (7f3a)) already exists."),
+        "DETAIL:  Key (email, lower(api_token))=(a@b.c, canary (k3str3l)) already exists."),
         ("UniqueViolation", "orders_token"),
     ),
     "psycopg: lines in the value": (
-        "DETAIL:  Key (secret, id)=(canary\n7f3a, 5) is not present in table \"orders\".", ("orders",)
+        "DETAIL:  Key (secret, id)=(canary\nk3str3l, 5) is not present in table \"orders\".", ("orders",)
     ),
     "psycopg: row": (
         ('NotNullViolation: null value in column "x" of relation "orders" violates not-null constraint\n'
-        "DETAIL:  Failing row contains (1, bob, canary-7f3a, null)."),
+        "DETAIL:  Failing row contains (1, bob, canary-k3str3l, null)."),
         ("NotNullViolation", "orders"),
     ),
     "psycopg: statement": (
-        'SyntaxError: syntax error\nLINE 1: INSERT INTO "orders" ("id", "password") VALUES (1, \'canary-7f3a\'), (2, \'7f3a\')\n   ^',
+        'SyntaxError: syntax error\nLINE 1: INSERT INTO "orders" ("id", "password") VALUES (1, \'canary-k3str3l\'), (2, \'k3str3l\')\n   ^',
         ("SyntaxError", "orders"),
     ),
     "psycopg: statement cut": (
-        'SyntaxError: syntax error\nLINE 1: ...sers" ("id", "pass", "x") VALUES (1, \'canary-7f3a\')\n   ^', ("SyntaxError",)
+        'SyntaxError: syntax error\nLINE 1: ...sers" ("id", "pass", "x") VALUES (1, \'canary-k3str3l\')\n   ^', ("SyntaxError",)
     ),
-    "psycopg: role": ("LINE 1: ALTER ROLE bob WITH PASSWORD 'canary-7f3a' VALID UNTIL 'x'", ("ALTER ROLE bob",)),
+    "psycopg: role": ("LINE 1: ALTER ROLE bob WITH PASSWORD 'canary-k3str3l' VALID UNTIL 'x'", ("ALTER ROLE bob",)),
     "mysql: duplicate": (
-        "IntegrityError: (1062, \"Duplicate entry 'canary-7f3a' for key 'orders.api_token'\")",
+        "IntegrityError: (1062, \"Duplicate entry 'canary-k3str3l' for key 'orders.api_token'\")",
         ("IntegrityError", "orders.api_token"),
     ),
     "SQLAlchemy: named": (
         ("IntegrityError: (x) failed\n[SQL: INSERT INTO orders (name, password) VALUES (%(name)s, %(password)s)]\n"
-        "[parameters: {'name': 'bob', 'password': 'canary-7f3a'}]\n(Background on this error at: https://sqlalche.me/e/20/gkpj)"),
+        "[parameters: {'name': 'bob', 'password': 'canary-k3str3l'}]\n(Background on this error at: https://sqlalche.me/e/20/gkpj)"),
         ("IntegrityError", "orders", "bob", "sqlalche.me"),
     ),
     "SQLAlchemy: by place": (
         ("IntegrityError: (x) failed\n[SQL: INSERT INTO orders (name,\n password) VALUES (?, ?)]\n"
-        "[parameters: ('bob', 'canary-7f3a')]\n(Background on this error at: https://sqlalche.me/e/20/gkpj)"),
+        "[parameters: ('bob', 'canary-k3str3l')]\n(Background on this error at: https://sqlalche.me/e/20/gkpj)"),
         ("IntegrityError", "orders", "sqlalche.me"),
     ),
     "SQLAlchemy: address": (
-        "ArgumentError: Could not parse SQLAlchemy URL from given URL string 'postgresql://bob:canary@7f3a/#canary@db1/orders'",
+        "ArgumentError: Could not parse SQLAlchemy URL from given URL string 'postgresql://bob:canary@k3str3l/#canary@db1/orders'",
         ("ArgumentError", "db1/orders"),
     ),
     "requests: query": (
-        "HTTPError: 401 Client Error: Unauthorized for url: https://db1/orders?api_key=canary-7f3a&page=2",
+        "HTTPError: 401 Client Error: Unauthorized for url: https://db1/orders?api_key=canary-k3str3l&page=2",
         ("401 Client Error", "db1/orders", "page=2"),
     ),
-    "requests: key": ("HTTPError: 403 for url: https://maps.db1/json?key=canary-7f3a&x=1", ("403", "maps.db1")),
+    "requests: key": ("HTTPError: 403 for url: https://maps.db1/json?key=canary-k3str3l&x=1", ("403", "maps.db1")),
     "requests: pool": (
-        ("ConnectionError: HTTPSConnectionPool(host='db1', port=443): Max retries exceeded with url: /?token=canary-7f3a "
+        ("ConnectionError: HTTPSConnectionPool(host='db1', port=443): Max retries exceeded with url: /?token=canary-k3str3l "
         "(Caused by NewConnectionError('<HTTPSConnection object at 0x7>: refused'))"),
         ("db1", "Max retries", "refused"),
     ),
-    "requests: jar": ("<RequestsCookieJar[<Cookie shop=canary-7f3a for db1/>, <Cookie a=7f3a for db2/>]>", ("db1", "db2")),
-    "requests: auth": ("HTTPBasicAuth('bob', 'canary-7f3a') auth=('bob', 'canary-7f3a') host='db1'", ("db1",)),
+    "requests: jar": ("<RequestsCookieJar[<Cookie shop=canary-k3str3l for db1/>, <Cookie a=k3str3l for db2/>]>", ("db1", "db2")),
+    "requests: auth": ("HTTPBasicAuth('bob', 'canary-k3str3l') auth=('bob', 'canary-k3str3l') host='db1'", ("db1",)),
     "httpx: headers": (
-        "HTTPStatusError: Headers([('host', 'db1'), ('authorization', 'Bearer canary-7f3a'), ('x-api-key', '7f3a')])",
+        "HTTPStatusError: Headers([('host', 'db1'), ('authorization', 'Bearer canary-k3str3l'), ('x-api-key', 'k3str3l')])",
         ("HTTPStatusError", "db1"),
     ),
-    "asgi: headers": ("[(b'host', b'db1'), (b'cookie', b'canary=7f3a; x=canary'), (b'x-token', b'7f3a')]", ("db1",)),
+    "asgi: headers": ("[(b'host', b'db1'), (b'cookie', b'canary=k3str3l; x=canary'), (b'x-token', b'k3str3l')]", ("db1",)),
     "http: request": (
-        "POST / HTTP/1.1\r\nAuthorization: Basic canary7f3a==\r\nHost: db1\r\n\r\nuser=bob&password=canary-7f3a&page=2",
+        "POST / HTTP/1.1\r\nAuthorization: Basic canaryk3str3l==\r\nHost: db1\r\n\r\nuser=bob&password=canary-k3str3l&page=2",
         ("POST / HTTP/1.1", "db1", "page=2"),
     ),
-    "http: digest": ('Authorization: Digest username="canary", response="7f3a"\r\nHost: db1', ("db1",)),
-    "http: cookies": ("Set-Cookie: sessionid=canary-7f3a; csrftoken=7f3a; Path=/\nHost: db1", ("db1",)),
+    "http: digest": ('Authorization: Digest username="canary", response="k3str3l"\r\nHost: db1', ("db1",)),
+    "http: cookies": ("Set-Cookie: sessionid=canary-k3str3l; csrftoken=k3str3l; Path=/\nHost: db1", ("db1",)),
     "http: parts": (
-        'form-data; name="password"\r\n\r\ncanary-7f3a\r\n--db1\r\nform-data; name="page"\r\n\r\n2', ("db1", "page")
+        'form-data; name="password"\r\n\r\ncanary-k3str3l\r\n--db1\r\nform-data; name="page"\r\n\r\n2', ("db1", "page")
     ),
-    "http: brackets": ("user%5Bpassword%5D=canary-7f3a&host=db1", ("db1",)),
-    "http: escaped": ("%7B%22password%22%3A%22canary-7f3a%22%7D at\ndb1", ("db1",)),
-    "html": ('<input type="text" name="password" value="canary-7f3a"> db1', ("db1",)),
-    "html: escaped": ("{&quot;password&quot;: &quot;canary 7f3a&quot;}\ndb1", ("db1",)),
-    "xml": ("<login><password>canary &amp; 7f3a</password><host>db1</host></login>", ("db1",)),
-    "xml: soap": ('<wsse:Password Type="x">canary\n7f3a</wsse:Password><host>db1</host>', ("db1",)),
-    "xml: attributes": ('<add key="Password" value="canary-7f3a"/><host name="db1" password="7f3a"/>', ("db1",)),
+    "http: brackets": ("user%5Bpassword%5D=canary-k3str3l&host=db1", ("db1",)),
+    "http: escaped": ("%7B%22password%22%3A%22canary-k3str3l%22%7D at\ndb1", ("db1",)),
+    "html": ('<input type="text" name="password" value="canary-k3str3l"> db1', ("db1",)),
+    "html: escaped": ("{&quot;password&quot;: &quot;canary k3str3l&quot;}\ndb1", ("db1",)),
+    "xml": ("<login><password>canary &amp; k3str3l</password><host>db1</host></login>", ("db1",)),
+    "xml: soap": ('<wsse:Password Type="x">canary\nk3str3l</wsse:Password><host>db1</host>', ("db1",)),
+    "xml: attributes": ('<add key="Password" value="canary-k3str3l"/><host name="db1" password="k3str3l"/>', ("db1",)),
     "boto: signature": (
-        ("ClientError: An error occurred (403) when calling PutObject: https://db1/x?X-Amz-Security-Token=canary-7f3a"
-        "&X-Amz-Signature=7f3a&X-Amz-Expires=60"),
+        ("ClientError: An error occurred (403) when calling PutObject: https://db1/x?X-Amz-Security-Token=canary-k3str3l"
+        "&X-Amz-Signature=k3str3l&X-Amz-Expires=60"),
         ("ClientError", "PutObject", "db1"),
     ),
     "boto: headers": (
-        "Authorization: AWS4-HMAC-SHA256 Credential=canary/2026/s3, SignedHeaders=host, Signature=7f3a\nhost:db1", ("db1",)
+        "Authorization: AWS4-HMAC-SHA256 Credential=canary/2026/s3, SignedHeaders=host, Signature=k3str3l\nhost:db1", ("db1",)
     ),
-    "boto: named values": ("{'environment': [{'name': 'API_TOKEN', 'value': 'canary-7f3a'}], 'host': 'db1'}", ("db1",)),
-    "azure": ("AccountName=db1;AccountKey=canary7f3a==;EndpointSuffix=core.db1", ("AccountName=db1", "core.db1")),
+    "boto: named values": ("{'environment': [{'name': 'API_TOKEN', 'value': 'canary-k3str3l'}], 'host': 'db1'}", ("db1",)),
+    "azure": ("AccountName=db1;AccountKey=canaryk3str3l==;EndpointSuffix=core.db1", ("AccountName=db1", "core.db1")),
     "redis: pipeline": (
-        "AuthenticationError: Command # 1 (AUTH bob canary-7f3a) of pipeline caused error: WRONGPASS invalid pair",
+        "AuthenticationError: Command # 1 (AUTH bob canary-k3str3l) of pipeline caused error: WRONGPASS invalid pair",
         ("AuthenticationError", "WRONGPASS"),
     ),
-    "redis: address": ("ConnectionError: Error 111 connecting to redis://:canary@7f3a@db1:6379/0", ("db1:6379/0",)),
-    "kombu": ("OperationalError: amqp://bob:canary/7f3a@db1:5672//: [Errno 111] refused", ("db1:5672", "refused")),
-    "smtplib": ("SMTPException: send: 'AUTH PLAIN canary7f3a'\r\nfrom db1", ("SMTPException", "db1")),
-    "git": ("fatal: repository 'https://canary7f3acanary7f3acanary@db1/x.git/' not found", ("db1/x.git", "not found")),
+    "redis: address": ("ConnectionError: Error 111 connecting to redis://:canary@k3str3l@db1:6379/0", ("db1:6379/0",)),
+    "kombu": ("OperationalError: amqp://bob:canary/k3str3l@db1:5672//: [Errno 111] refused", ("db1:5672", "refused")),
+    "smtplib": ("SMTPException: send: 'AUTH PLAIN canaryk3str3l'\r\nfrom db1", ("SMTPException", "db1")),
+    "git": ("fatal: repository 'https://canaryk3str3lcanaryk3str3lcanary@db1/x.git/' not found", ("db1/x.git", "not found")),
     "pydantic: errors()": (
-        "[{'type': 'too_short', 'loc': ('password',), 'msg': 'String isn\\'t', 'input': 'canary-7f3a'}] of db1", ("db1",)
+        "[{'type': 'too_short', 'loc': ('password',), 'msg': 'String isn\\'t', 'input': 'canary-k3str3l'}] of db1", ("db1",)
     ),
-    "psycopg: port": ('invalid integer value "canary/7f3a" for connection option "port"', ("connection option",)),
-    "psycopg: blank in the password": ('missing "=" after "canary-7f3a" in connection info string', ("connection info",)),
-    "psycopg: host": ('could not translate host name "canary7f3a@db1" to address: not known', ("db1", "not known")),
-    "urllib: port": ("ValueError: Port could not be cast to integer value as 'canary7f3a'", ("ValueError",)),
-    "http: port": ("InvalidURL: nonnumeric port: 'canary7f3a@db1'", ("InvalidURL",)),
-    "http: header": ("ValueError: Invalid header value b'Bearer canary-7f3a\\n'", ("ValueError",)),
-    "requests: host": ("Failed to resolve 'canary7f3a@db1' ([Errno -2] not known)", ("db1", "not known")),
-    "requests: webhook": ("404 Client Error for url: https://hooks.slack.com/services/T0/B0/canary7f3a", ("404", "slack")),
-    "requests: bot": ("401 for url: https://api.telegram.org/bot123:canary7f3a/sendMessage", ("401", "sendMessage")),
+    "psycopg: near": ("syntax error at or near \"'canary-k3str3l'\"\nLINE 1: ALTER ROLE bob 'canary-7...", ("syntax error",)),
+    "psycopg: beginning cut": ("error\nLINE 1: ...ary-k3str3l', 'canary', NULL, 'x'\n     ^\nHINT:  db1", ("db1",)),
+    "psycopg: port": ('invalid integer value "canary/k3str3l" for connection option "port"', ("connection option",)),
+    "psycopg: blank in the password": ('missing "=" after "canary-k3str3l" in connection info string', ("connection info",)),
+    "psycopg: host": ('could not translate host name "canaryk3str3l@db1" to address: not known', ("db1", "not known")),
+    "urllib: port": ("ValueError: Port could not be cast to integer value as 'canaryk3str3l'", ("ValueError",)),
+    "http: port": ("InvalidURL: nonnumeric port: 'canaryk3str3l@db1'", ("InvalidURL",)),
+    "http: header": ("ValueError: Invalid header value b'Bearer canary-k3str3l\\n'", ("ValueError",)),
+    "requests: host": ("Failed to resolve 'canaryk3str3l@db1' ([Errno -2] not known)", ("db1", "not known")),
+    "requests: webhook": ("404 Client Error for url: https://hooks.slack.com/services/T0/B0/canaryk3str3l", ("404", "slack")),
+    "requests: bot": ("401 for url: https://api.telegram.org/bot123:canaryk3str3l/sendMessage", ("401", "sendMessage")),
     "boto: parameter": (
-        "ParamValidationError: Invalid type for parameter SecretString, value: canary7f3a, type: <class 'str'>",
+        "ParamValidationError: Invalid type for parameter SecretString, value: canaryk3str3l, type: <class 'str'>",
         ("ParamValidationError", "SecretString", "<class 'str'>"),
     ),
     "jsonschema": (
-        ("ValidationError: 'canary7f3a' is too short\n\nFailed validating 'minLength' in schema['properties']['password']:\n"
-        "    {'minLength': 12}\n\nOn instance['password']:\n    'canary7f3a'"),
+        ("ValidationError: 'canaryk3str3l' is too short\n\nFailed validating 'minLength' in schema['properties']['password']:\n"
+        "    {'minLength': 12}\n\nOn instance['password']:\n    'canaryk3str3l'"),
         ("ValidationError", "minLength", "password"),
     ),
-    "argparse": ("prog: error: argument --token: invalid int value: 'canary7f3a'", ("prog: error", "--token")),
-    "graphql": ('Variable "$password" got invalid value "canary7f3a"; expected Int', ("Variable", "expected Int")),
-    "redis: arguments": ("unknown command 'AUTHH', with args beginning with: 'canary', '7f3a',", ("AUTHH",)),
-    "mysql: value": ("(1366, \"Incorrect string value: 'canary7f3a' for column `db1`.`x`.`password` at row 1\")", ("db1",)),
-    "mssql": ("Violation of constraint 'UQ_x' in 'dbo.db1'. The duplicate key value is (canary7f3a).", ("UQ_x", "dbo.db1")),
-    "mongo": ('E11000 duplicate key error collection: db1.x index: token_1 dup key: { token: "canary7f3a" }', ("db1.x",)),
-    "odbc": ("DRIVER={ODBC};SERVER=db1;UID=sa;PWD={canary;7f3a};DATABASE=orders", ("SERVER=db1", "DATABASE=orders")),
-    "prose": ("login to db1 failed: invalid password canary7f3a for bob", ("db1", "for bob")),
-    "prose: for": ("password for user bob: canary7f3a", ("bob",)),
-    "prose: words in between": ("password: too short, got: canary7f3a\nhost: db1", ("db1",)),
-    "yaml": ("user: bob\npassword: canary 7f3a\nhost: db1", ("bob", "db1")),
-    "yaml: lines": ("password: |\n  canary\n  7f3a\nhost: db1", ("db1",)),
-    "yaml: list": ("tokens:\n- canary\n- 7f3a\nhost: db1", ("db1",)),
-    "ini": ("[client]\npassword = canary 7f3a\nhost = db1", ("[client]", "db1")),
-    "environment": ("DB_PASSWORD=canary 7f3a\nDB_HOST=db1\nSTRIPE_KEY=canary", ("db1",)),
-    "pprint": ("{'host': 'db1',\n 'password': 'canary'\n             '-7f3a',\n 'port': 1}", ("db1", "'port': 1")),
-    "lines in quotes": ("Login(password='canary\n7f3a\n', host='db1')", ("db1",)),
-    "quotes in quotes": ("Login(password='it's canary 7f3a', host='db1')", ("db1",)),
-    "braces": ("login failed (user=bob, password=canary-7f3a) on db1", ("bob", "db1")),
-    "log of a client": ("{\"level\": \"error\", \"msg\": \"{\\\"token\\\": \\\"canary\\\\\\\"7f3a\\\"}\", \"host\": \"db1\"}", ("db1",)),
-    "repr of lines": ("'user: bob\\npass: canary-7f3a\\nhost: db1'", ("bob", "db1")),
-    "token without a name": ("eyJhbGciOiJIUzI1NiJ9.canary7f3a.canary7f3a was refused by db1", ("db1",)),
-    "source of a line": ("    client.login('db1', config['password'], set_token('canary-7f3a'))", ("db1",)),
+    "argparse": ("prog: error: argument --token: invalid int value: 'canaryk3str3l'", ("prog: error", "--token")),
+    "graphql": ('Variable "$password" got invalid value "canaryk3str3l"; expected Int', ("Variable", "expected Int")),
+    "redis: arguments": ("unknown command 'AUTHH', with args beginning with: 'canary', 'k3str3l',", ("AUTHH",)),
+    "mysql: value": ("(1366, \"Incorrect string value: 'canaryk3str3l' for column `db1`.`x`.`password` at row 1\")", ("db1",)),
+    "mssql": ("Violation of constraint 'UQ_x' in 'dbo.db1'. The duplicate key value is (canaryk3str3l).", ("UQ_x", "dbo.db1")),
+    "mongo": ('E11000 duplicate key error collection: db1.x index: token_1 dup key: { token: "canaryk3str3l" }', ("db1.x",)),
+    "odbc": ("DRIVER={ODBC};SERVER=db1;UID=sa;PWD={canary;k3str3l};DATABASE=orders", ("SERVER=db1", "DATABASE=orders")),
+    "prose": ("login to db1 failed: invalid password canaryk3str3l for bob", ("db1", "for bob")),
+    "prose: for": ("password for user bob: canaryk3str3l", ("bob",)),
+    "prose: words in between": ("password: too short, got: canaryk3str3l\nhost: db1", ("db1",)),
+    "yaml": ("user: bob\npassword: canary k3str3l\nhost: db1", ("bob", "db1")),
+    "yaml: lines": ("password: |\n  canary\n  k3str3l\nhost: db1", ("db1",)),
+    "yaml: list": ("tokens:\n- canary\n- k3str3l\nhost: db1", ("db1",)),
+    "ini": ("[client]\npassword = canary k3str3l\nhost = db1", ("[client]", "db1")),
+    "environment": ("DB_PASSWORD=canary k3str3l\nDB_HOST=db1\nSTRIPE_KEY=canary", ("db1",)),
+    "pprint": ("{'host': 'db1',\n 'password': 'canary'\n             '-k3str3l',\n 'port': 1}", ("db1", "'port': 1")),
+    "lines in quotes": ("Login(password='canary\nk3str3l\n', host='db1')", ("db1",)),
+    "quotes in quotes": ("Login(password='it's canary k3str3l', host='db1')", ("db1",)),
+    "braces": ("login failed (user=bob, password=canary-k3str3l) on db1", ("bob", "db1")),
+    "log of a client": ("{\"level\": \"error\", \"msg\": \"{\\\"token\\\": \\\"canary\\\\\\\"k3str3l\\\"}\", \"host\": \"db1\"}", ("db1",)),
+    "repr of lines": ("'user: bob\\npass: canary-k3str3l\\nhost: db1'", ("bob", "db1")),
+    "token without a name": ("eyJhbGciOiJIUzI1NiJ9.canaryk3str3l.canaryk3str3l was refused by db1", ("db1",)),
+    "source of a line": ("    client.login('db1', config['password'], set_token('canary-k3str3l'))", ("db1",)),
 }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from django.apps import apps
 from django.core.management import call_command
-from django.db import connection
+from django.db import connection, transaction
 
 from chainsched import GiveUp, RunContext, workflow
 from chainsched.models import DeadLetter, Manifest, Metadata
@@ -75,6 +75,14 @@ def fail(caplog: pytest.LogCaptureFixture) -> Any:
     return fail_with
 
 
+@workflow(name="tests.violate")
+def violate(job: Failure) -> None:
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("CREATE TEMP TABLE orders (id int NOT NULL, api_token text UNIQUE)")
+        cursor.execute("INSERT INTO orders VALUES (1, %s)", ["-".join(PARTS)])
+        cursor.execute(job.entry, {"secret": "-".join(PARTS)})
+
+
 def found_in(text: str) -> list[str]:
     return [part for part in PARTS if part in text]
 
@@ -121,3 +129,24 @@ def test_the_rest_of_a_reason_stays(fail: Any) -> None:
     }
     assert {entry: parts for entry, parts in missing.items() if parts} == {}
     assert "[redacted]" in json.dumps(reasons)
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="needs PostgreSQL")
+@pytest.mark.parametrize(
+    ("statement", "telling"),
+    [
+        ("INSERT INTO orders VALUES (2, %(secret)s)", ("duplicate key", "(api_token)", "already exists")),
+        ("INSERT INTO orders VALUES (NULL, 'x' || %(secret)s)", ("null value in column", "orders")),
+        ("INSERT INTO orders (id, api_token) VALUES (3, 'x' 'canary-k3str3l', 4)", ("syntax error", "orders")),
+        ("SELECT * FROM orders WHERE api_token = 'canary-k3str3l' AND missing = 1", ("missing", "does not exist")),
+        ("ALTER ROLE postgres PASSWORDS 'canary-k3str3l'", ("ALTER ROLE",)),
+    ],
+)
+def test_what_postgresql_says_of_a_statement_is_redacted(statement: str, telling: tuple[str, ...]) -> None:
+    bench = new_bench()
+    Manifest.objects.schedule(violate, "violating", Failure(statement), None).trigger()
+    bench.drain()
+    execution = Metadata.objects.latest("id")
+    stored = execution.failure_reason + execution.failure_traceback
+    assert found_in(stored) == []
+    assert [part for part in telling if part not in execution.failure_reason] == []

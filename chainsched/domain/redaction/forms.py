@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from chainsched.domain.redaction.names import is_secret_name
 from chainsched.domain.redaction.phrases import (
     find_before_names,
+    find_in_cut_lines,
     find_in_hosts,
     find_quoted,
     find_rows,
@@ -233,6 +234,7 @@ _FINDERS: tuple[Finder, ...] = (
     _elements,
     _columns,
     find_rows,
+    find_in_cut_lines,
     find_quoted,
     find_before_names,
     find_in_hosts,

@@ -66,7 +66,7 @@ def has_mark(text: str) -> bool:
         _has_any(_MARKS, letters)
         or _has_any(_WRITTEN, plain)
         or _has_any(_IN_LOWER_CASE, lower)
-        or ("..." in lower and "values" in lower)
+        or ("..." in plain and "LINE " in plain)
     )
 
 

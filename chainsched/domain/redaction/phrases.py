@@ -18,6 +18,7 @@ QUOTING = (
     "invalid header value ",
     "args beginning with: ",
     "duplicate key value is ",
+    "at or near ",
 )
 # As it is written in quotes of another text, too.
 _MISSING = r"missing \\{0,9}\"=\\{0,9}\" after "
@@ -38,6 +39,13 @@ _HOST = re.compile(
     re.IGNORECASE,
 )
 _VALIDATED = re.compile(r"Failed validating [^\n]*?schema(?P<path>[^\n:]*+)")
+# A literal of SQL stands in quotes of its own.
+_OUTER_QUOTE = re.compile(r"(?:\\{0,9}\"(?='))?")
+# A line of a statement that PostgreSQL shows in part, and so perhaps without the names of its values.
+_LINE = re.compile(r"LINE \d{1,9}: (?P<cut>\.\.\.)?+(?P<rest>(?:[^\n\\]|\\++(?!n))*+)")
+_QUOTE = re.compile(r"(?:\\{0,9}\"(?='))?")
+# The part of a statement that PostgreSQL shows without its beginning, and so without the names of its values.
+_CUT_LINE = re.compile(r"LINE \d{1,9}: \.\.\.(?P<rest>[^\n]*+)")
 _QUOTE = re.compile(r"[\"']")
 _WORD = re.compile(r"[\w\-]++")
 
@@ -51,7 +59,7 @@ def find_quoted(text: str) -> Iterator[Value]:
     """What is quoted after these phrases, and the further values that are quoted with it."""
     position = 0
     while (phrase := _QUOTING.search(text, position)) is not None:
-        position = phrase.end()
+        position = _OUTER_QUOTE.match(text, phrase.end()).end()  # type: ignore[union-attr]
         while (value := find_literal(text, position)) is not None:
             yield value
             further = _FURTHER.match(text, value.end)
@@ -67,6 +75,17 @@ def find_rows(text: str) -> Iterator[Value]:
         end = _ROW_ENDS[")" if row[0].endswith("(") else '"'].search(text, row.end())
         position = len(text) if end is None else end.start()
         yield Value(row.end(), position)
+
+
+def find_in_cut_lines(text: str) -> Iterator[Value]:
+    """The texts in a line of a statement that is cut, from the first of them to the last."""
+    for line in _LINE.finditer(text):
+        rest, begin = line["rest"], line.start("rest")
+        is_open = rest.rstrip("\\\"')]}").endswith("...")
+        first, last = rest.find("'"), len(rest) if is_open else rest.rfind("'") + 1
+        if first >= 0 and (is_open or line["cut"]):
+            is_whole = not line["cut"] or rest[:first].endswith((" ", "(", ",", "="))
+            yield Value(begin + (first if is_whole else 0), begin + last)
 
 
 def find_before_names(text: str) -> Iterator[Value]:

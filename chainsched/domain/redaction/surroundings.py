@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 MAX_OPEN = 100
-MAX_MARK = 20
+# Of a quote with its backslashes; those behind more are not followed.
+MAX_MARK = 6
 
 # What may follow a closing quote. A quote before anything else is a part of the value: 'it's here'.
 AFTER_QUOTE = r"(?=[\s,;:)\]}>&|.!?\\\"'`%+<=/#*«»\-]|\Z)"

@@ -77,6 +77,7 @@ _NEXT_PAIR = (
     rf"|(?:(?<![\s,;&])\s*+[,;&][\s,;&]*+|\\[nrt]){_name_of_pair('behind_comma')}(?:=|:(?!//))"
 )
 _LINE = re.compile(r"\r?\n([ \t]*+)([^\n]*+)")
+_ESCAPED = {quote: re.compile(rf"(\\*+){quote}") for quote in "\"'"}
 _BLANKS = re.compile(r"[ \t]*+")
 
 
@@ -134,9 +135,6 @@ def _end_of_escaped(text: str, first: re.Match[str]) -> int:
     return len(text)
 
 
-_ESCAPED = {quote: re.compile(rf"(\\*+){quote}") for quote in "\"'"}
-
-
 def find_closing(text: str, begin: int) -> int:
     """The end of the brackets that open here; of brackets that do not close, the end of the text."""
     depth = 0
@@ -147,7 +145,7 @@ def find_closing(text: str, begin: int) -> int:
     return len(text)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=512)
 def _stop(extent: Extent, quote: str, bracket: str) -> re.Pattern[str]:
     """What ends a value without quotes, whichever comes first."""
     ends = [r"\r?\n", r"\Z"]
