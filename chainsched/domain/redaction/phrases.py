@@ -57,7 +57,10 @@ def names_secret(names: str) -> bool:
 
 def find_quoted(text: str) -> Iterator[Value]:
     """What is quoted after these phrases, and the further values that are quoted with it."""
-    position = 0
+    position, lower = 0, text.lower()
+    # Plain searches are many times as fast as that for one of several phrases.
+    if not any(phrase in lower for phrase in (*QUOTING, MISSING)):
+        return
     while (phrase := _QUOTING.search(text, position)) is not None:
         position = _OUTER_QUOTE.match(text, phrase.end()).end()  # type: ignore[union-attr]
         while (value := find_literal(text, position)) is not None:

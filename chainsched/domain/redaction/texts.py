@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 
 from chainsched.domain.redaction.forms import redact_forms
-from chainsched.domain.redaction.names import IN_ADDRESSES, is_exception, is_header, is_secret_name
+from chainsched.domain.redaction.names import IN_ADDRESSES, MAX_NAME, is_exception, is_header, is_secret_name
 from chainsched.domain.redaction.surroundings import Surroundings
 from chainsched.domain.redaction.values import Extent, Value, find_closing, find_literal, find_value
 
@@ -51,13 +52,21 @@ def _without_values(text: str) -> Iterator[str]:
     position = search_from = 0
     while (named := _NAMED.search(text, search_from)) is not None:
         search_from = named.end("name")
-        value = _value_after(text, named, around) if _is_secret(text, named) else None
+        is_secret = _may_be_secret(named["name"][:MAX_NAME]) and _is_secret(text, named)
+        value = _value_after(text, named, around) if is_secret else None
         if value is None:
             continue
         yield text[position : value.begin]
         yield value.shown
         position = search_from = value.end
     yield text[position:]
+
+
+@lru_cache(maxsize=4096)
+def _may_be_secret(name: str) -> bool:
+    """Whether the name is secret at some place; of most names this is all that has to be asked."""
+    parts = (name, *(name[length:] for _, length in _SPELLINGS))
+    return name.lower() in {*IN_ADDRESSES, _IDENTIFIED} or any(map(is_secret_name, parts))
 
 
 def _is_secret(text: str, named: re.Match[str]) -> bool:
