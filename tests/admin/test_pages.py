@@ -14,6 +14,7 @@ from django.db import connection
 from django.db.models import Model
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
 
 from chainsched.admin.kit import filters, paginator
 from chainsched.admin.pages.executions import MAX_NODES
@@ -33,6 +34,7 @@ from tests.admin.world import (
     CANARY,
     GONE,
     MODELS,
+    REASON,
     client_of,
     every_page,
     list_of,
@@ -124,6 +126,37 @@ class TestPayloads:
 
     def test_the_page_says_what_it_takes_to_see_them(self, viewer: Client, world: Manifest) -> None:
         assert "chainsched.view_payloads" in text_of(viewer, next(pages_of(Metadata)))
+
+    @pytest.mark.parametrize("role", ["viewer", "operator"])
+    def test_reasons_of_failures_are_on_no_page_without_their_permission(self, world: Manifest, role: str) -> None:
+        client = client_of(role)
+        urls = [*every_page(), url_of(DeadLetter, "triage"), reverse("admin:app_list", args=["chainsched"])]
+        assert not [url for url in urls if REASON in text_of(client, url)]
+
+    def test_without_it_type_and_fingerprint_of_a_failure_are_shown(self, viewer: Client, world: Manifest) -> None:
+        failed = Metadata.objects.filter(state=ExecutionState.FAILED).first()
+        assert failed is not None
+        shown = text_of(viewer, url_of(Metadata, "change", failed.pk))
+        assert ("ValueError" in shown, "f1a2b3" in shown) == (True, True)
+        assert "ValueError" in text_of(viewer, list_of(DeadLetter))
+        letter = text_of(viewer, next(pages_of(DeadLetter)))
+        assert ("ValueError" in letter, "abc" in letter) == (True, True)
+
+    @pytest.mark.parametrize("view", ["changelist", "triage", "page", "execution"])
+    def test_reasons_are_shown_to_users_who_hold_it(self, manager: Client, world: Manifest, view: str) -> None:
+        failed = Metadata.objects.filter(state=ExecutionState.FAILED).first()
+        assert failed is not None
+        urls = {
+            "changelist": list_of(DeadLetter),
+            "triage": url_of(DeadLetter, "triage"),
+            "page": next(pages_of(DeadLetter)),
+            "execution": url_of(Metadata, "change", failed.pk),
+        }
+        assert REASON in text_of(manager, urls[view])
+
+    @pytest.mark.parametrize("lookup", ["reason__contains", "execution__failure_reason__contains"])
+    def test_reasons_cannot_be_guessed_by_filtering(self, viewer: Client, world: Manifest, lookup: str) -> None:
+        assert viewer.get(list_of(DeadLetter), {lookup: REASON}).status_code == 400
 
     @pytest.mark.parametrize(
         "lookup", ["input__key", "output__key", "progress__a", "failure_traceback__contains", "manifest__input__key"]

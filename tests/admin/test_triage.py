@@ -13,11 +13,11 @@ from django.test import Client
 
 from chainsched.admin import DeadLetterAdmin, ManifestGroupAdmin
 from chainsched.admin.pages.triage import MAX_KINDS
-from chainsched.domain.states import DeadLetterStatus
+from chainsched.domain.states import DeadLetterStatus, ExecutionState
 from chainsched.models import DeadLetter, ManifestGroup
 from tests.admin.test_pages import MAX_QUERIES, queries, text_of
 from tests.admin.world import client_of, url_of
-from tests.factories import NOW, make_group, make_letter, make_manifest
+from tests.factories import NOW, make_execution, make_group, make_letter, make_manifest
 
 pytestmark = pytest.mark.django_db
 
@@ -38,15 +38,15 @@ def kinds(client: Client) -> list[Any]:
     return list(client.get(triage()).context["kinds"])
 
 
-def test_what_looks_the_same_stands_together_the_most_frequent_first(viewer: Client) -> None:
+def test_what_looks_the_same_stands_together_the_most_frequent_first(manager: Client) -> None:
     make_kind("rare", 1, group="small")
     make_kind("often", 3, group="large", reason="no route to host", workflow="testapp.copy")
     make_letter(make_manifest(), fingerprint="often", status=DeadLetterStatus.ACKNOWLEDGED, resolved_at=NOW)
-    often, rare = kinds(viewer)
+    often, rare = kinds(manager)
     assert (often.fingerprint, often.number, rare.fingerprint, rare.number) == ("often", 3, "rare", 1)
     assert (often.first_at, often.last_at) == (NOW, NOW + timedelta(minutes=2))
-    assert (often.reason, often.workflows) == ("no route to host", ["testapp.copy"])
-    page = text_of(viewer, triage())
+    assert (often.failure, often.workflows) == ("no route to host", ["testapp.copy"])
+    page = text_of(manager, triage())
     assert re.search(r"3 no route to host often .* large testapp\.copy", page)
 
 
@@ -54,6 +54,16 @@ def test_the_example_is_redacted(superuser: Client) -> None:
     make_kind("abc", 1, reason="cannot log in with password=swordfish")
     assert "swordfish" not in text_of(superuser, triage())
     assert "cannot log in" in text_of(superuser, triage())
+
+
+@pytest.mark.parametrize("role", ["viewer", "operator"])
+def test_without_the_permission_for_payloads_the_type_of_the_failure_is_the_example(role: str) -> None:
+    execution = make_execution(state=ExecutionState.FAILED, failure_type="Timeout", failure_reason="no route to host")
+    make_letter(make_manifest(), execution_id=execution.pk, fingerprint="abc", reason="no route to host")
+    client = client_of(role)
+    assert [kind.failure for kind in kinds(client)] == ["Timeout"]
+    assert "no route" not in text_of(client, triage()) + text_of(client, url_of(DeadLetter, "changelist"))
+    assert "Timeout" in text_of(client, url_of(DeadLetter, "changelist"))
 
 
 @pytest.mark.parametrize("fingerprint", ["abc", "", "a&b=c #"])

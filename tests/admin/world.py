@@ -50,6 +50,8 @@ MODELS: tuple[Any, ...] = (
 )
 GONE = 987_654
 CANARY = "hunter2"
+# A part of the reasons of failures.
+REASON = "row 17 of marigold"
 PAYLOAD = {"table": CANARY, "nested": {"password": "swordfish"}}
 
 VERBS = {
@@ -83,7 +85,7 @@ def make_world(name: str = "Extract", *, gone: int = GONE) -> Manifest:
         make_execution(parent_execution_id=failed.id, root_execution_id=failed.id, state=ExecutionState.COMPLETED)
         columns = {"manifest_id": manifest_id, "group_id": group.id, "manifest_external_id": name, "input": PAYLOAD}
         make_queue_row(**columns, parent_execution_id=gone, dead_letter_id=gone)
-        make_letter(manifest_id=manifest_id, execution_id=failed.id, fingerprint="abc")
+        make_letter(manifest_id=manifest_id, execution_id=failed.id, fingerprint="abc", reason=f"gave up: {REASON}")
         _make_runs(name, manifest_id)
         bulk_decision = BulkDecision.objects.create(verb="retry", total=2, note="back up", created_at=NOW)
         for letter_id, outcome in ((failed.id, "skipped"), (gone, "waiting")):
@@ -115,7 +117,8 @@ def _failed(name: str, manifest_id: int, process_id: int, *, group_id: int) -> M
         output=PAYLOAD,
         progress=PAYLOAD,
         failure_type="ValueError",
-        failure_reason="row 17 is broken",
+        failure_reason=f"{REASON} is broken",
+        failure_fingerprint="f1a2b3",
         failure_traceback=f"ValueError: {CANARY} password=swordfish",
         started_at=NOW,
         claimed_at=NOW,

@@ -23,9 +23,10 @@ from chainsched.db.fields import IdList, with_users
 from chainsched.domain.redaction import redact_text
 from chainsched.flow.transactions import index_reads
 
-# The inputs and outputs of jobs, the progress that they report, and the tracebacks of their failures.
-PAYLOADS = frozenset({"input", "output", "trigger_input", "progress", "failure_traceback"})
+# The inputs and outputs of jobs, the progress that they report, and the texts of their failures, which quote them.
+PAYLOADS = frozenset({"input", "output", "trigger_input", "progress", "failure_reason", "failure_traceback", "reason"})
 VIEW_PAYLOADS = "chainsched.view_payloads"
+HIDDEN = f"Hidden: seeing them requires the permission {VIEW_PAYLOADS}."
 SHOW_ALL = "all"
 NUL = "\x00"
 MAX_KEY = 2**63 - 1
@@ -57,7 +58,7 @@ class ReadOnlyPage(Mixin):
         return False
 
     def has_payloads_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Whether the user may see inputs, outputs, progress and tracebacks; a project may narrow it by row."""
+        """Whether the user may see payloads, reasons and tracebacks; a project may narrow it by row."""
         return _holds(request, VIEW_PAYLOADS)
 
     def get_queryset(self, request: HttpRequest) -> models.QuerySet[Any]:
@@ -117,18 +118,23 @@ class ReadOnlyPage(Mixin):
 
     def payloads(self, request: HttpRequest, row: Any, *names: str) -> Iterable[Section]:
         """The payloads of a row that are not empty, or the name of the permission that is missing."""
-        if not self.has_payloads_permission(request, row):
-            hint = f"Hidden: seeing them requires the permission {VIEW_PAYLOADS}."
-            yield Facts("Payloads", [Fact(", ".join(names).replace("_", " "), hint)])
+        if not self.read_payloads(request, row, *names):
+            yield Facts("Payloads", [Fact(", ".join(names).replace("_", " "), HIDDEN)])
             return
-        if missing := row.get_deferred_fields() & set(names):
-            row.refresh_from_db(fields=missing)
         for name in names:
             value = getattr(row, name)
             if value not in (None, ""):
                 text = display.passage(value)
                 shown = text if SHOW_ALL in request.GET else text[: display.MAX_SHOWN]
                 yield Passage(name.replace("_", " ").capitalize(), shown, left_out=len(text) - len(shown))
+
+    def read_payloads(self, request: HttpRequest, row: Any, *names: str) -> bool:
+        """Read these payloads of a row, all at once; False, and nothing is read, if the user may not see them."""
+        if not self.has_payloads_permission(request, row):
+            return False
+        if missing := row.get_deferred_fields() & set(names):
+            row.refresh_from_db(fields=missing)
+        return True
 
     def visible(self, request: HttpRequest, model: type[models.Model]) -> Any:
         """The rows of a model that this user may see on its own page here; none if there is no such page."""

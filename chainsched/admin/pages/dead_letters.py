@@ -11,6 +11,7 @@ from django.http import HttpRequest
 from chainsched.admin.kit import display
 from chainsched.admin.kit.filters import DeadLetteredFilter, FingerprintFilter, LetterStatusFilter, typed_of_letters
 from chainsched.admin.kit.manifest_search import FoundByManifest
+from chainsched.admin.kit.page import HIDDEN
 from chainsched.admin.kit.permissions import Verbs
 from chainsched.admin.kit.sections import Fact, Facts, Section, Table
 from chainsched.admin.pages.bulk_decisions import DecidingAboutMany
@@ -49,8 +50,10 @@ class DeadLetterPage(Verbs, FoundByManifest, TriagePage, DecidingAboutMany):
 
     def enrich(self, request: HttpRequest, rows: Sequence[Any]) -> None:
         visible = self.find(request, Manifest, [letter.manifest_id for letter in rows])
+        failures = self.failures(request, rows)
         for letter in rows:
             letter.visible_manifests = visible
+            letter.failure = failures[letter.pk]
 
     @admin.display(description="id")
     def number(self, letter: DeadLetter) -> str:
@@ -70,9 +73,10 @@ class DeadLetterPage(Verbs, FoundByManifest, TriagePage, DecidingAboutMany):
             return display.standing(DeadLetterStatus, letter.status)
         return display.badge(letter.status, letter.status.partition("_")[0])
 
-    @admin.display(description="reason")
-    def why(self, letter: DeadLetter) -> str:
-        return display.shorten(redact_text(letter.reason))
+    @admin.display(description="failure")
+    def why(self, letter: Any) -> str:
+        """The reason; for users who may not see payloads, the type of the failure."""
+        return display.shorten(letter.failure)
 
     @admin.display(description="fingerprint")
     def alike(self, letter: DeadLetter) -> str:
@@ -89,18 +93,21 @@ class DeadLetterPage(Verbs, FoundByManifest, TriagePage, DecidingAboutMany):
     def sections(self, request: HttpRequest, row: Any) -> Iterable[Section]:
         self.enrich(request, [row])
         executions = self.find(request, Metadata, [row.execution_id, row.retry_execution_id])
-        yield self._failure(row, executions)
+        yield self._failure(request, row, executions)
         yield self._decision(row, executions)
         yield from self._downstream(request, row)
         yield from self._payloads(request, executions.get(row.execution_id))
         yield self.columns(row)
 
-    def _failure(self, letter: DeadLetter, executions: dict[Any, Any]) -> Facts:
+    def _failure(self, request: HttpRequest, letter: DeadLetter, executions: dict[Any, Any]) -> Facts:
+        last = executions.get(letter.execution_id)
+        is_shown = self.read_payloads(request, letter, "reason")
         facts = [
             Fact("status", display.standing(DeadLetterStatus, letter.status)),
             Fact("manifest", self.manifest_name(letter), "While it awaits a decision, its manifest does not run."),
             Fact("last attempt", self.name(executions, letter.execution_id)),
-            Fact("reason", redact_text(letter.reason)[: display.MAX_SHOWN]),
+            Fact("failure", last.failure_type if last else display.NOTHING),
+            Fact("reason", redact_text(letter.reason)[: display.MAX_SHOWN] if is_shown else HIDDEN),
             Fact("failed attempts", letter.failure_count),
             Fact("fingerprint", letter.fingerprint or display.NOTHING, "The same for similar failures."),
             Fact("given up", display.moment(letter.dead_lettered_at)),

@@ -15,6 +15,7 @@ from chainsched.admin.kit import display
 from chainsched.admin.kit.filters import NEWEST, CreatedFilter, ExecutionStateFilter, RunFilter, typed_among_newest
 from chainsched.admin.kit.manifest_search import FoundByManifest
 from chainsched.admin.kit.operations import OperatingPage
+from chainsched.admin.kit.page import HIDDEN
 from chainsched.admin.kit.permissions import Verbs
 from chainsched.admin.kit.sections import Fact, Facts, Node, Section, Table, Tree
 from chainsched.db.id_in import id_in
@@ -28,6 +29,7 @@ MAX_NODES = 200
 MAX_EXPANDED = 50
 MAX_READ = 2_000
 MAX_COUNTED = 10_000
+SHOWN_PAYLOADS = ("failure_traceback", "progress", "input", "output")
 
 
 class MetadataPage(Verbs, FoundByManifest, OperatingPage):
@@ -98,7 +100,7 @@ class MetadataPage(Verbs, FoundByManifest, OperatingPage):
         ancestry = row.explain()
         yield self._causes(request, row, ancestry)
         yield self._tree(request, row, [row.pk, *(cause.execution_id for cause in ancestry.chain)])
-        yield from self.payloads(request, row, "failure_traceback", "progress", "input", "output")
+        yield from self.payloads(request, row, *SHOWN_PAYLOADS)
         yield self.columns(row)
 
     def _outcome(self, request: HttpRequest, execution: Metadata) -> Facts:
@@ -117,9 +119,15 @@ class MetadataPage(Verbs, FoundByManifest, OperatingPage):
         if execution.cancel_requested:
             facts.append(Fact("asked to stop", redact_text(execution.cancel_reason) or "yes"))
         if execution.failure_type:
-            facts.append(Fact("failure", execution.failure_type))
-            facts.append(Fact("reason", redact_text(execution.failure_reason)[: display.MAX_SHOWN]))
+            facts += self._failure(request, execution)
         return Facts("Outcome", facts)
+
+    def _failure(self, request: HttpRequest, execution: Metadata) -> Iterable[Fact]:
+        """Its type and fingerprint; the reason, which may quote a payload, for those who may see payloads."""
+        yield Fact("failure", execution.failure_type)
+        yield Fact("fingerprint", execution.failure_fingerprint or display.NOTHING, "The same for similar failures.")
+        is_shown = self.read_payloads(request, execution, "failure_reason", *SHOWN_PAYLOADS)
+        yield Fact("reason", redact_text(execution.failure_reason)[: display.MAX_SHOWN] if is_shown else HIDDEN)
 
     def _run(self, request: HttpRequest, execution: Metadata) -> Iterable[Fact]:
         """The run of the graph that it is named after, and how many others it stands for."""

@@ -37,7 +37,7 @@ MAX_PARENTS = 20
 # Reasons of a join that name other manifests in their words.
 NAMING = (Reason.WAITS_FOR_PARENTS, Reason.TOO_FEW_ARRIVED)
 # Columns that may be long and that no list of runs shows.
-LONG_COLUMNS = (*sorted(PAYLOADS - {"trigger_input"}), "failure_reason")
+LONG_COLUMNS = tuple(sorted(PAYLOADS & {field.name for field in Metadata._meta.concrete_fields}))
 
 
 class Parent(NamedTuple):

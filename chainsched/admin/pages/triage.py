@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -18,13 +18,13 @@ from chainsched.admin.kit import display
 from chainsched.admin.kit.filters import FINGERPRINT, WITHOUT_FINGERPRINT
 from chainsched.admin.kit.page import ReadOnlyPage
 from chainsched.domain.redaction import redact_text
-from chainsched.models import Manifest, ManifestGroup
+from chainsched.models import DeadLetter, Manifest, ManifestGroup, Metadata
 
 # Kinds of failure on the page, letters of each kind for which the manifests are read, and names shown of each kind.
 MAX_KINDS = 50
 MAX_SAMPLED = 20
 MAX_NAMED = 5
-# Characters of an example's reason; far more than is shown, so that redaction sees the text around a secret.
+# Characters of a reason that are read; far more than is shown, so that redaction sees the text around a secret.
 MAX_REASON = 4096
 
 
@@ -37,7 +37,7 @@ class Kind:
     first_at: datetime
     last_at: datetime
     example_id: int
-    reason: str
+    failure: str
     groups: Sequence[Any]
     workflows: Sequence[str]
     address: str
@@ -86,14 +86,29 @@ class TriagePage(ReadOnlyPage):
         request.current_app = self.admin_site.name
         return TemplateResponse(request, "chainsched/admin/triage.html", context)
 
+    def failures(self, request: HttpRequest, letters: Sequence[Any]) -> dict[int, str]:
+        """The beginning of each letter's reason, redacted; the type of its failure if the user may not see payloads."""
+        readable = {letter.pk for letter in letters if self.has_payloads_permission(request, letter)}
+        hidden = {letter.pk: letter.execution_id for letter in letters if letter.pk not in readable}
+        rows = DeadLetter.objects.filter(pk__in=readable) if readable else DeadLetter.objects.none()
+        reasons = {pk: redact_text(reason) for pk, reason in rows.values_list("pk", Left("reason", MAX_REASON))}
+        types = self._types_of_failures(request, set(hidden.values()) - {None})
+        return reasons | {pk: types.get(execution_id, "") for pk, execution_id in hidden.items()}
+
+    def _types_of_failures(self, request: HttpRequest, execution_ids: Collection[Any]) -> dict[Any, str]:
+        if not execution_ids:
+            return {}
+        seen = self.visible(request, Metadata).filter(pk__in=execution_ids).order_by()
+        return dict(seen.values_list("pk", "failure_type"))
+
     def _address(self, view: str) -> str:
         return reverse(f"{self.admin_site.name}:chainsched_deadletter_{view}")
 
     def _kinds(self, request: HttpRequest, awaiting: Any, counted: Sequence[Mapping[str, Any]]) -> list[Kind]:
-        """The kinds with their details: four queries, regardless of the number of kinds."""
+        """The kinds with their details, in a number of queries that does not grow with the kinds."""
         sampled = list(awaiting.newest_by_fingerprint([row["fingerprint"] for row in counted], number=MAX_SAMPLED))
         newest = awaiting.filter(pk__in=[row["example"] for row in counted]).order_by()
-        reasons = dict(newest.values_list("id", Left("reason", MAX_REASON)))
+        failures = self.failures(request, list(newest))
         columns = ("id", "group_id", "workflow")
         manifests = self.visible(request, Manifest).filter(pk__in={manifest_id for _, manifest_id in sampled} - {None})
         rows = {row["id"]: row for row in manifests.order_by().values(*columns)}
@@ -105,7 +120,7 @@ class TriagePage(ReadOnlyPage):
                 first_at=row["first_at"],
                 last_at=row["last_at"],
                 example_id=row["example"],
-                reason=display.shorten(redact_text(reasons.get(row["example"], ""))),
+                failure=display.shorten(failures.get(row["example"], "")),
                 groups=_few(self.name(groups, id_) for id_ in sorted(_distinct(members, "group_id")) if id_ in groups),
                 workflows=_few(sorted(_distinct(members, "workflow"))),
                 address=_narrowed(self._address("changelist"), row["fingerprint"]),
