@@ -141,7 +141,7 @@ class ChildPool:
         child = ChildState(Channel(ours), start_tokens, reports)
         self._children.append(child)
         self._starting.append(child)
-        self._selector.register(ours, selectors.EVENT_READ, lambda: self._read(child))
+        self._selector.register(ours, selectors.EVENT_READ, lambda: self._read_if_registered(child))
 
     def _read_fork_server(self) -> None:
         messages, is_open = self._fork_server.channel.receive()
@@ -202,6 +202,11 @@ class ChildPool:
     def _pause_forks(self) -> None:
         self._next_fork_at = time.monotonic() + FAILED_START_PAUSE
 
+    def _read_if_registered(self, child: ChildState) -> None:
+        """Read what the selector has found. What it found before in the same turn may have been the child's exit."""
+        if not child.is_unregistered:
+            self._read(child)
+
     def _read(self, child: ChildState) -> None:
         messages, is_open = child.channel.receive()
         # After the messages came and before they are judged: what was reported before them is known then.
@@ -236,7 +241,7 @@ class ChildPool:
 
     def _note_reports(self, child: ChildState) -> None:
         """The pipe of a child that was watched has reports; from now on they are looked for."""
-        if self._read_reports(child):
+        if not child.is_unregistered and self._read_reports(child):
             self._watch(child, is_wanted=False)
 
     def _watch(self, child: ChildState, *, is_wanted: bool) -> None:
@@ -271,7 +276,7 @@ class ChildPool:
             return
         wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if child.channel.has_unsent else 0)
         if self._selector.get_key(child.channel.socket).events != wanted:
-            self._selector.modify(child.channel.socket, wanted, lambda: self._read(child))
+            self._selector.modify(child.channel.socket, wanted, lambda: self._read_if_registered(child))
 
     def _stop_reading(self, child: ChildState) -> None:
         """Stop reading; a socket that a descendant of the child keeps open would never reach its end."""

@@ -277,6 +277,22 @@ def test_what_a_dead_child_has_reported_counts_also_if_it_was_not_read_before(
     assert given(first_addressed(*fork_server.ends[1:])) == [3]
 
 
+def test_a_child_whose_exit_and_last_message_are_found_together_is_read_once(children, fork_server, process):
+    """Its socket and pipe are closed by then, and their numbers may be those of another child."""
+    fork_server.start_child(process)
+    wait_until(lambda: children.free >= 2)
+    is_held, may_go_on = threading.Event(), threading.Event()
+    children._mailbox.post(lambda: (is_held.set(), may_go_on.wait(PATIENCE)))
+    assert is_held.wait(PATIENCE)
+    fork_server.report_exit(process)
+    fork_server.ends[0].close()
+    may_go_on.set()
+    wait_until(lambda: len(fork_server.ends) == 3)
+    fork_server.start_child(process)
+    children.start(claim(1))
+    assert given(first_addressed(*fork_server.ends[1:])) == [1]
+
+
 def test_a_result_waits_for_no_job_behind_it(children, fork_server, process, monkeypatch):
     monkeypatch.setattr("chainsched.domain.lookahead.Lookahead.ahead", 10)
     fork_server.start_child(process)
