@@ -165,14 +165,14 @@ class TestRefusing:
         found = registry.get("tests.wake")
         arguments = found.arguments
 
-        def keep(value: Any, *, run: RunContext) -> dict[str, Any]:
+        def keep(value: Any, *, run: Callable[[], RunContext]) -> dict[str, Any]:
             if end == "ended":
                 assert manifest("parent").cancel().running == 1
                 Metadata.objects.in_progress().update(state=ExecutionState.CANCELLED, ended_at=family.now)
             else:
                 Process.objects.update(**{f"{end}_at": family.now})
             with pytest.raises(ProcessLost) as caught:
-                run.activate("one", Slice("too late"))
+                run().activate("one", Slice("too late"))
             refused.append(str(caught.value))
             return arguments(value, run=run)
 
