@@ -282,7 +282,12 @@ def test_a_child_whose_exit_and_last_message_are_found_together_is_read_once(chi
     fork_server.start_child(process)
     wait_until(lambda: children.free >= 2)
     is_held, may_go_on = threading.Event(), threading.Event()
-    children._mailbox.post(lambda: (is_held.set(), may_go_on.wait(PATIENCE)))
+
+    def hold() -> None:
+        is_held.set()
+        may_go_on.wait(PATIENCE)
+
+    children._mailbox.post(hold)
     assert is_held.wait(PATIENCE)
     fork_server.report_exit(process)
     fork_server.ends[0].close()
