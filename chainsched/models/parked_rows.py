@@ -22,17 +22,21 @@ from chainsched.models.work_queue import GROUP_ID, WorkQueue, is_parked
 
 Rows = models.QuerySet[WorkQueue]
 
-# The rows at the head of the line that one look reads.
+# The rows of the line that one look reads.
 PAGE = 1000
+# If none of so many at its head is blocked, those who take rows find enough there.
+HEAD = 100
 
 
-def find_blocked(pools: Collection[Pool], *, now: datetime, only: Collection[int] | None = None) -> list[Waiting]:
+def find_blocked(
+    pools: Collection[Pool], *, now: datetime, limit: int = PAGE, only: Collection[int] | None = None
+) -> list[Waiting]:
     """Those that may be unable to start, limited groups' included, in the order of the line.
 
-    Looked for in its first page or, if given, among ``only`` these rows.
+    Looked for among its first rows or, if given, among ``only`` these.
     """
     line = WorkQueue.objects.in_line().known()
-    head = line.in_order().values("id")[:PAGE] if only is None else line.filter(id_in(id=only)).values("id")
+    head = line.in_order().values("id")[:limit] if only is None else line.filter(id_in(id=only)).values("id")
     is_taken = Q()
     for pool in pools:
         of_pool = Q(workflow__in=list(pool.workflows))

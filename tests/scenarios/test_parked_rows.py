@@ -248,7 +248,7 @@ def test_of_a_full_group_a_few_stay_in_line_and_as_many_follow_as_are_taken(benc
     assert ran == ["bulk-2", "bulk-3", "bulk-4", "bulk-5"], "in the order that they had"
 
 
-def test_the_line_is_searched_twice_a_second_and_again_after_a_page_with_parked_rows(bench, worker, monkeypatch):
+def test_the_line_is_searched_once_a_second_and_again_after_a_page_with_parked_rows(bench, worker, monkeypatch):
     searched = []
 
     def note(_pools, *, now):

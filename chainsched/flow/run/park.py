@@ -13,8 +13,11 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from django.db import connections
 from django.db.models import QuerySet
 
+from chainsched.conf import get_config
+from chainsched.db import locks
 from chainsched.db.chunks import chunks
 from chainsched.db.locks import Patience
 from chainsched.db.notify import DISPATCHER, WORKER
@@ -22,9 +25,9 @@ from chainsched.domain.parking import ParkedFor, Waiting, find_parkable, places_
 from chainsched.domain.routing import Pool
 from chainsched.flow.announce import wake
 from chainsched.flow.run.dispatch import TurnIsHeld, hold_turn
-from chainsched.flow.transactions import transact
+from chainsched.flow.transactions import index_reads, transact
 from chainsched.models import ManifestState, Metadata, parked_rows
-from chainsched.models.parked_rows import PAGE
+from chainsched.models.parked_rows import HEAD, PAGE
 
 logger = logging.getLogger(__name__)
 
@@ -34,13 +37,22 @@ def park(pools: Collection[Pool], *, now: datetime) -> int:
 
     ``pools`` are those who take rows for themselves at present. Without any nobody looks at the line.
     """
-    if not pools or not (blocked := parked_rows.find_blocked(pools, now=now)):
+    if not pools or not (blocked := _find_blocked(pools, now=now)):
         return 0
     try:
         return _park(blocked, pools, now=now)
     except TurnIsHeld as error:
         logger.debug("No rows are parked for now: %s.", error)
         return 0
+
+
+def _find_blocked(pools: Collection[Pool], *, now: datetime) -> list[Waiting]:
+    """The rows of the first page that may be unable to start; none if those at the head are all free."""
+    with index_reads():
+        locks.read_in_index_order(connections[get_config().database])
+        if not parked_rows.find_blocked(pools, now=now, limit=HEAD):
+            return []
+        return parked_rows.find_blocked(pools, now=now)
 
 
 def _park(blocked: Sequence[Waiting], pools: Collection[Pool], *, now: datetime) -> int:

@@ -19,9 +19,9 @@ from chainsched.servers import TaskServer, get_server
 # Executions that were submitted so long ago and are still pending are submitted again: a message may be lost.
 RESUBMIT_SECONDS = 60.0
 # The line is searched for rows to park once in so long, or at once after a page of which some were parked.
-PARK_SECONDS = 0.5
+PARK_SECONDS = 1.0
 # Where workers take rows for themselves, they hear of new ones when this loop does, and are not to wait for it.
-PATIENCE_SECONDS = 0.05
+PATIENCE_SECONDS = 0.2
 
 
 class Dispatcher:
