@@ -51,10 +51,11 @@ bench: $(VENV)/bench.stamp ## compare with other job queues, which may need a Re
 	@$(BIN)/python -m tests.postgres --durable -- $(BIN)/python -m bench.compare $(if $(TINY),--tiny) \
 		$(foreach name,COUNT ROUNDS ONLY JSON,$(call chosen,$(name)))
 
-measure: $(VENV)/bench.stamp ## compare seeding with bulk_create, and measure the stages and graphs; COUNT=5000 for fewer
+measure: $(VENV)/bench.stamp ## compare seeding with bulk_create; measure the stages, graphs and parked rows; COUNT=5000 for fewer
 	@$(BIN)/python -m tests.postgres -- $(BIN)/python -m bench.seeding $(COUNT)
 	@$(BIN)/python -m tests.postgres --durable -- $(BIN)/python -m bench.stages $(if $(COUNT),--count $(COUNT))
 	@$(BIN)/python -m tests.postgres --durable -- $(BIN)/python -m bench.graphs $(if $(COUNT),--count $(COUNT))
+	@$(BIN)/python -m tests.postgres --durable -- $(BIN)/python -m bench.parked $(if $(COUNT),--count $(COUNT))
 
 memory: $(VENV)/bench.stamp ## watch the memory of a scheduler and its children over 50,000 jobs, which must stay flat; COUNT=5000 for fewer
 	@$(BIN)/python -m tests.postgres -- $(BIN)/python -m bench.memory $(COUNT)
