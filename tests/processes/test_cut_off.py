@@ -32,7 +32,7 @@ LEASE = {
 LONG_LEASE = {**LEASE, "HEARTBEAT_INTERVAL": 1, "PROCESS_EXPIRY": 60}
 SHORT_CUT = 4
 LONG_CUT = 1.5 * EXPIRY
-RECORDING = b'"failure_fingerprint" = v.'
+RECORDING = b'"ended_at" = '
 
 
 @pytest.fixture
