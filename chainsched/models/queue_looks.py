@@ -46,6 +46,11 @@ def has_any_ready(now: datetime, *, pool: Pool | None = None) -> bool:
     return _ready_of(has_queues=pool.queues is not None).value(now=now, **names_of(pool)) is not None
 
 
+def is_any_in_line() -> bool:
+    """Whether any row is in line, ready or not."""
+    return _ANY_IN_LINE.value() is not None
+
+
 def first_of(pool: Pool, *, full_groups: Collection[int], now: datetime) -> Candidate | None:
     """The first ready row that the pool takes outside of these groups, without a lock."""
     query = _candidates(Q(), has_queues=pool.queues is not None)
@@ -141,3 +146,4 @@ def _ready_of(*, has_queues: bool) -> CompiledQuery:
 
 
 _ANY_READY = CompiledQuery(lambda: WorkQueue.objects.ready(NOW).values_list("id"), has_limit=True)
+_ANY_IN_LINE = CompiledQuery(lambda: WorkQueue.objects.in_line().in_order().values_list("id"), has_limit=True)

@@ -36,8 +36,8 @@ class TaskServer(Protocol):
         ...
 
     @abstractmethod
-    def take(self, *, process: Process, limit: int) -> Taken:
-        """Work that a worker takes for itself, at most so much; nothing from a server that is pushed to."""
+    def take(self, *, process: Process, limit: int, now: datetime) -> Taken:
+        """Work that a worker takes for itself in its turn at ``now``, at most so much; nothing if it is pushed to."""
         ...
 
     @abstractmethod

@@ -23,8 +23,8 @@ class DatabaseServer(TaskServer):
         """None: an execution that another server has left pending goes back to the queue."""
         return ()
 
-    def take(self, *, process: Process, limit: int) -> Taken:
-        return take(process=process, limit=limit)
+    def take(self, *, process: Process, limit: int, now: datetime) -> Taken:
+        return take(process=process, limit=limit, now=now)
 
     def submit(self, execution_ids: Sequence[int]) -> None:
         """Do nothing: what another server has left pending goes back to the queue."""

@@ -29,7 +29,7 @@ class InlineServer(TaskServer):
     def recent_workflows(self, *, now: datetime) -> Collection[str]:
         return registry.names()
 
-    def take(self, *, process: Process, limit: int) -> Taken:
+    def take(self, *, process: Process, limit: int, now: datetime) -> Taken:
         """Nothing: the dispatcher's own process runs all of it."""
         return Taken()
 

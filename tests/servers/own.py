@@ -23,7 +23,7 @@ class OwnServer:
     def recent_workflows(self, *, now: datetime) -> Collection[str]:
         return {"testapp.ping"}
 
-    def take(self, *, process: Process, limit: int) -> Taken:
+    def take(self, *, process: Process, limit: int, now: datetime) -> Taken:
         return Taken()
 
     def submit(self, execution_ids: Sequence[int]) -> None:

@@ -56,7 +56,7 @@ def test_work_reaches_a_server_in_one_way(server):
     """Its workers take queued rows, or executions are submitted to it, which it can still run then; never both."""
     process = make_process(heartbeat_at=NOW, workflows=["testapp.ping"])
     make_queue_row(make_manifest(state={}))
-    taken = server.take(process=process, limit=5)
+    taken = server.take(process=process, limit=5, now=NOW)
     if not any(pool.is_fed for pool in server.pools(now=NOW)):
         assert [item.workflow for item in taken.claims] == ["testapp.ping"]
         assert not list(server.recent_workflows(now=NOW))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from chainsched.db.clock import database_now
 from chainsched.domain.parking import ParkedFor
@@ -32,13 +33,14 @@ class Taken:
     has_more: bool = False
 
 
-def take(*, process: Process, limit: int) -> Taken:
+def take(*, process: Process, limit: int, now: datetime | None = None) -> Taken:
     """Take up to ``limit`` rows that the limits have room for; none once this process was declared lost.
 
     Looks first without the lock: most turns of a worker find no row, and need not wait for their turn to dispatch. It
-    lets parked rows into line as well, as no dispatcher may be running.
+    lets parked rows into line as well, as no dispatcher may be running. ``now`` is for that look alone: what is taken
+    begins at a time that is read under the lock.
     """
-    if limit < 1 or not _has_any_ready(process.pool):
+    if limit < 1 or not _has_any_ready(process.pool, now=now or database_now()):
         return Taken()
     try:
         dispatched = dispatch(workflows=process.workflows, queues=process.queues, limit=limit, taker=process)
@@ -51,12 +53,11 @@ def take(*, process: Process, limit: int) -> Taken:
     return Taken(dispatched.claims, cancelled, has_more)
 
 
-def _has_any_ready(pool: Pool) -> bool:
+def _has_any_ready(pool: Pool, *, now: datetime) -> bool:
     """Whether a row of the pool may start, after parked rows have come into line.
 
     Those of full groups only if there is no other: whoever takes a row of one lets in the next.
     """
-    now = database_now()
     gone = parked_rows.find_releasable([pool], now=now)
     if gone - {ParkedFor.GROUP_FULL}:
         release([pool], now=now)

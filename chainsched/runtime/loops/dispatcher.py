@@ -60,7 +60,7 @@ class Dispatcher:
         released = release(pools, now=now)
         again_at = self._next_parking(now)
         parked = 0
-        if again_at is None:
+        if again_at is None and queue_looks.is_any_in_line():
             analyze_grown()
             parked = park(pools, now=now)
             self._parked_at = None if parked else now

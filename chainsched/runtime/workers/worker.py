@@ -65,7 +65,7 @@ class Worker:
         written = self._write(now)
         self._forward_cancels(now)
         self._return_unknown_claims(now)
-        taken = Taken() if self._has_stopped_claiming else self._start()
+        taken = Taken() if self._has_stopped_claiming else self._start(now)
         return Turn(did=written + taken.cancelled, has_more=taken.has_more)
 
     def _write(self, now: datetime) -> int:
@@ -155,10 +155,10 @@ class Worker:
             )
             record([Finished(id_, outcomes.failed(FailureType.LOST, FORGOTTEN)) for id_ in found], now=now)
 
-    def _start(self) -> Taken:
+    def _start(self, now: datetime) -> Taken:
         """Fill the free slots."""
         self._is_claim_uncertain = True
-        taken = get_server().take(process=self._process, limit=self._runner.free)
+        taken = get_server().take(process=self._process, limit=self._runner.free, now=now)
         if taken.claims and not self._is_abandoned:
             self._held.update(item.execution_id for item in taken.claims)
             self._runner.start(*taken.claims)
