@@ -25,6 +25,10 @@ class Room:
     def admits(self, group_id: int | None) -> bool:
         if self.total is not UNLIMITED and self.total <= 0:
             return False
+        return self.has_place_in(group_id)
+
+    def has_place_in(self, group_id: int | None) -> bool:
+        """Whether its group alone would let a row start."""
         return group_id is None or self.groups.get(group_id, 1) > 0
 
     def take(self, group_id: int | None) -> None:

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from chainsched.domain.routing import Pool, are_taken
 
-# Of a full group so many rows stay in line, or as many as its limit allows jobs if that is fewer.
+# Of a full group so many rows stay in line, or as many as its limit allows jobs if that is fewer; of all full groups
+# together not more than half a page, so that the next one is reached.
 KEPT = 100
+KEPT_IN_ALL = 500
 
 
 class ParkedFor(enum.StrEnum):
@@ -59,7 +61,7 @@ def lasting_reason(row: Waiting, *, pools: Collection[Pool], now: datetime) -> P
 
 
 def find_parkable(
-    line: Iterable[Waiting], *, pools: Collection[Pool], active: Mapping[int | None, int], now: datetime
+    line: Sequence[Waiting], *, pools: Collection[Pool], active: Mapping[int | None, int], now: datetime
 ) -> dict[int, ParkedFor]:
     """The rows of the line, given in its order, that are to be parked, with the reasons.
 
@@ -67,13 +69,15 @@ def find_parkable(
     end; whoever takes some lets as many in again.
     """
     found: dict[int, ParkedFor] = {}
+    limits = {row.group_id: row.group_limit for row in line if row.group_id is not None and row.group_limit is not None}
+    full = {group_id: limit for group_id, limit in limits.items() if active.get(group_id, 0) >= limit}
+    most = min(KEPT, max(1, KEPT_IN_ALL // max(1, len(full))))
     kept: Counter[int] = Counter()
     for row in line:
         reason = lasting_reason(row, pools=pools, now=now)
-        if reason is None and row.group_id is not None and row.group_limit is not None:
+        if reason is None and row.group_id in full:
             kept[row.group_id] += 1
-            is_full = active.get(row.group_id, 0) >= row.group_limit
-            if is_full and kept[row.group_id] > min(row.group_limit, KEPT):
+            if kept[row.group_id] > min(full[row.group_id], most):
                 reason = ParkedFor.GROUP_FULL
         if reason is not None:
             found[row.row_id] = reason

@@ -174,17 +174,19 @@ def pairs_without_worker(*, limit: int) -> list[tuple[str, str]]:
     return found
 
 
-def let_in(numbers: Mapping[int, int]) -> int:
-    """Let so many parked rows of full groups into line, those that come first in each group; returns how many."""
+def let_in(numbers: Mapping[int, int], *, pool: Pool) -> int:
+    """Let so many parked rows of full groups into line that the pool takes, those that come first; returns how many."""
     if not numbers:
         return 0
     connection = connections[get_config().database]
     rows_sql, parameters = bulk.expand({"group_id": GROUP_ID, "number": GROUP_ID}, list(numbers.items()))
+    is_taken, names = _is_taken([pool])
     first = _FIRST_OF_GROUPS[connection.vendor].format(
-        rows=rows_sql, parked=f"status = '{QueueStatus.QUEUED}' AND parked_for = '{ParkedFor.GROUP_FULL}'"
+        rows=rows_sql,
+        parked=f"status = '{QueueStatus.QUEUED}' AND parked_for = '{ParkedFor.GROUP_FULL}' AND ({is_taken})",
     )
     changed = f"UPDATE chainsched_workqueue SET parked_for = '' WHERE id IN ({first}) RETURNING id"  # noqa: S608
-    return len(bulk.select(changed, parameters))
+    return len(bulk.select(changed, [*parameters, *names]))
 
 
 # PostgreSQL looks into the index once for each group. SQLite has no LATERAL, and numbers the rows of these groups.

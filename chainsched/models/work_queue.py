@@ -177,8 +177,10 @@ class WorkQueueQuerySet(models.QuerySet["WorkQueue"]):
 
     def rename_workflow(self, workflows: Mapping[int, str]) -> int:
         """Let the waiting rows of these manifests run another workflow."""
-        rows = [{"manifest": id_, "workflow": workflow, **IN_LINE} for id_, workflow in workflows.items()]
-        return len(bulk.update(WorkQueue, rows, key="manifest", where={"status": QueueStatus.QUEUED}))
+        rows = [{"manifest": id_, "workflow": workflow, **NOT_PUT_ASIDE} for id_, workflow in workflows.items()]
+        renamed = bulk.update(WorkQueue, rows, key="manifest", where={"status": QueueStatus.QUEUED})
+        self.filter(is_parked(ParkedFor.NO_WORKER), id_in(manifest=renamed)).update(parked_for="")
+        return len(renamed)
 
     def replace_inputs(self, changes: Mapping[int, tuple[Any, Any]]) -> int:
         """Give waiting rows with their manifest's old input its new one; any other input came with a trigger."""

@@ -7,7 +7,16 @@ from datetime import timedelta
 
 import pytest
 
-from chainsched.domain.parking import KEPT, ParkedFor, Waiting, find_parkable, lasting_reason, park_until, places_in
+from chainsched.domain.parking import (
+    KEPT,
+    KEPT_IN_ALL,
+    ParkedFor,
+    Waiting,
+    find_parkable,
+    lasting_reason,
+    park_until,
+    places_in,
+)
 from chainsched.domain.routing import Pool
 from tests.factories import NOW
 
@@ -75,6 +84,12 @@ def line(number: int, **columns: object) -> list[Waiting]:
 def test_of_a_full_group_some_rows_stay_in_line(limit, active, number, parked):
     found = find_parkable(line(number, group_limit=limit), pools=ALL, active={1: active}, now=NOW)
     assert found == dict.fromkeys(parked, ParkedFor.GROUP_FULL)
+
+
+def test_of_many_full_groups_so_few_rows_stay_that_the_next_page_is_reached():
+    rows = [replace(ROW, row_id=number, group_id=number % 50, group_limit=100) for number in range(1000)]
+    found = find_parkable(rows, pools=ALL, active=dict.fromkeys(range(50), 100), now=NOW)
+    assert len(rows) - len(found) == KEPT_IN_ALL
 
 
 def test_rows_that_are_parked_for_themselves_keep_no_place_of_their_group():

@@ -201,6 +201,40 @@ def test_a_parked_row_is_let_in_by(bench, park, reason, lift, has_dispatcher):
     assert not WorkQueue.objects.queued().filter(manifest_external_id="job").exists()
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda bench: group().set_limits(max_active_jobs=9, priority=3),
+        lambda bench: queue(bench, priority=7, max_retries=3),
+        lambda bench: Manifest.objects.schedule(workflows.fail, "job", None, HOURLY, group="g", max_retries=3),
+    ],
+    ids=["a limit", "a priority", "a workflow"],
+)
+def test_a_row_that_waits_for_its_time_keeps_it_when_its_place_changes(bench, change):
+    """The dispatcher sleeps until the first of these times."""
+    waiting_for_its_next_attempt(bench)
+    before = row_of()
+    change(bench)
+    assert (row_of().parked_for, row_of().not_before) == ("time", before.not_before)
+    assert WorkQueue.objects.next_not_before(after=bench.now, until=before.not_before) == before.not_before
+
+
+def test_a_page_of_rows_whose_time_has_come_is_followed_by_the_next(bench, worker, monkeypatch):
+    monkeypatch.setattr("chainsched.runtime.loops.dispatcher.PAGE", 1)
+    waiting_for_its_next_attempt(bench)
+    bench.advance(hours=1)
+    assert turn(bench).has_more
+
+
+def test_for_limited_groups_with_room_no_lock_is_taken(bench, worker, monkeypatch):
+    def fail(*_arguments, **_options):
+        raise AssertionError("nothing is parked")
+
+    monkeypatch.setattr(parking, "hold_turn", fail)
+    queue(bench, group_max_active_jobs=5)
+    assert turn(bench).did == 1
+
+
 def test_seeding_a_declaration_that_enables_lets_a_row_in(bench, worker, declared):
     disabled(bench)
     turn(bench)

@@ -90,6 +90,12 @@ class TestTheQueueOfAJob:
         ManifestGroup.objects.get(name="g").set_limits(max_active_jobs=3, priority=0, queue="")
         assert row_of().queue == "default"
 
+    def test_of_a_row_that_waits_follows_its_workflow(self, bench, monkeypatch):
+        monkeypatch.setattr(registry.get("testapp.fail"), "queue", "of-fail")
+        schedule(bench)
+        Manifest.objects.schedule(workflows.fail, "job", None, HOURLY)
+        assert (row_of().workflow, row_of().queue) == ("testapp.fail", "of-fail")
+
     def test_is_stated_for_each_member_of_a_batch(self, bench):
         items = [ManifestItem("a"), ManifestItem("b", queue="own")]
         Manifest.objects.schedule_many(workflows.ping, "bulk", items, HOURLY, queue="heavy")
@@ -119,6 +125,29 @@ class TestWorkers:
         schedule(bench, "urgent", queue="heavy", priority=31)
         took = [(name, take_by(process)) for name, process in (("light", light), ("heavy", heavy))]
         assert took == [("light", ["light-0"]), ("heavy", ["urgent"])]
+
+    def test_that_are_idle_get_the_parked_row_of_a_full_group_that_they_take(self, bench):
+        """However many rows of the group come before it, for a worker that is busy."""
+        busy, idle = worker("busy", slots=1), worker("idle", slots=1)
+        for name, queue in (("first", "busy"), ("second", "idle")):
+            schedule(bench, name, group="g", queue=queue, group_max_active_jobs=2)
+        assert (take_by(busy), take_by(idle)) == (["first"], ["second"])
+        for number in range(30):
+            schedule(bench, f"more-{number}", group="g", queue="busy")
+        schedule(bench, "wanted", group="g", queue="idle")
+        Dispatcher().turn(bench.now)
+        assert row_of("wanted").parked_for == "group_full"
+        (ended,) = executions_of("second")
+        record([Finished(ended.id, outcomes.completed(None))], by=idle, now=bench.now)
+        assert take_by(idle) == ["wanted"]
+
+    def test_places_are_left_to_no_more_rows_than_their_group_may_start(self, bench, settings):
+        settings.CHAINSCHED = {"MAX_ACTIVE_JOBS": 10}
+        own, _ = worker("own", slots=10), worker("other", slots=10)
+        for number in range(10):
+            schedule(bench, f"other-{number}", group="g", queue="other", group_max_active_jobs=1, priority=9)
+            schedule(bench, f"own-{number}", queue="own")
+        assert len(take_by(own)) == 9
 
     def test_rows_in_a_queue_of_others_are_parked_and_let_in_for_a_new_worker(self, bench):
         worker("default")

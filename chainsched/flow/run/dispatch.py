@@ -155,7 +155,7 @@ def _dispatch(search: Search, *, now: datetime | None) -> Dispatched:
     _name_further_runs(chosen.rows, created)
     _link_letters(chosen.rows, created)
     _advance(lock, chosen.rows)
-    _let_in(chosen.rows)
+    _let_in(chosen.rows, search.pool)
     put_aside = _put_second_items_aside([row["id"] for row in chosen.rows if row["id"] not in created], now=now)
     announce_executions(execution_dispatched, created.values())
     claims = _claims(list(created.values())) if search.taker is not None else []
@@ -290,8 +290,8 @@ def _leave_places(left: Room, search: Search, active: Active, *, now: datetime) 
         ahead = queue_looks.before(first, pool=idle.pool, full_groups=left.full_groups, now=now, limit=idle.slots)
         # Several pools may take the same row, and it needs one place.
         for candidate in ahead:
-            if candidate.row_id not in left_to:
-                left.learn(candidate.group_id, candidate.group_limit)
+            left.learn(candidate.group_id, candidate.group_limit)
+            if candidate.row_id not in left_to and left.has_place_in(candidate.group_id):
                 left.take(candidate.group_id)
                 left_to.add(candidate.row_id)
     if left_to:
@@ -303,11 +303,11 @@ def _candidate(row: dict[str, Any]) -> Candidate:
     return Candidate(row["id"], row["group_id"], row["turn"], row["priority"], group_limit=limit)
 
 
-def _let_in(rows: Sequence[dict[str, Any]]) -> None:
-    """Let as many parked rows of full groups come into line as rows of them leave it."""
+def _let_in(rows: Sequence[dict[str, Any]], pool: Pool) -> None:
+    """Let as many parked rows of full groups come into line, for the same pool, as rows of them leave it."""
     taken = Counter(row["group_id"] for row in rows if row["group__max_active_jobs"] is not None)
     if taken:
-        parked_rows.let_in(taken)
+        parked_rows.let_in(taken, pool=pool)
 
 
 def _look(left: Room, search: Search, *, now: datetime, limit: int, taken: Collection[int]) -> list[dict[str, Any]]:

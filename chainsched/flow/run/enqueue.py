@@ -20,7 +20,7 @@ from chainsched.db.id_in import id_in
 from chainsched.db.notify import DISPATCHER
 from chainsched.domain.capacity import assign_turns, effective_priority
 from chainsched.domain.items import Item
-from chainsched.domain.parking import park_until
+from chainsched.domain.parking import ParkedFor, park_until
 from chainsched.domain.routing import effective_queue
 from chainsched.domain.states import QueueStatus, Source
 from chainsched.domain.triggers import Answered
@@ -39,7 +39,7 @@ from chainsched.flow.run.requests import Lineage, QueueRequest, answers_trigger,
 from chainsched.flow.run.tokens import TokenLedger
 from chainsched.models import Manifest, WorkQueue
 from chainsched.models.manifest import PARENTED
-from chainsched.models.work_queue import IN_LINE
+from chainsched.models.manifest_state import NOT_PUT_ASIDE
 from chainsched.registry import registry
 
 logger = logging.getLogger(__name__)
@@ -166,7 +166,9 @@ def rerank(manifest_ids: Sequence[int], *, only_moved: bool = False) -> int:
     With ``only_moved``, only rows that have another of these than their manifests have now.
     """
     waiting = WorkQueue.objects.queued().filter(manifest__in=manifest_ids).order_by("turn", "id")
-    before = {id_: place for id_, *place in waiting.values_list("manifest_id", "group_id", "priority", "queue")}
+    found = list(waiting.values_list("manifest_id", "parked_for", "group_id", "priority", "queue"))
+    before = {id_: place for id_, _, *place in found}
+    timed = {id_ for id_, parked_for, *_ in found if parked_for == ParkedFor.TIME}
     jobs = _load_jobs([id_ for id_ in before if id_ is not None])
     known = [id_ for id_ in before if id_ in jobs]
     if only_moved:
@@ -179,7 +181,9 @@ def rerank(manifest_ids: Sequence[int], *, only_moved: bool = False) -> int:
             "priority": priority,
             "queue": _queue(jobs[id_]),
             "turn": turn,
-            **IN_LINE,
+            **NOT_PUT_ASIDE,
+            # One that waits for a time goes on waiting for it; for any other reason the dispatcher looks again.
+            "parked_for": ParkedFor.TIME if id_ in timed else "",
         }
         for id_, (group_id, priority), turn in zip(known, places, _turns(places), strict=True)
     ]

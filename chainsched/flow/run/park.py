@@ -37,7 +37,11 @@ def park(pools: Collection[Pool], *, now: datetime) -> int:
 
     ``pools`` are those who take rows for themselves at present. Without any nobody looks at the line.
     """
-    if not pools or not (blocked := _find_blocked(pools, now=now)):
+    if not pools:
+        return 0
+    blocked = _find_blocked(pools, now=now)
+    # Rows of groups that have room are among them: for these no lock is taken.
+    if not blocked or not _find_parkable(blocked, pools, now=now):
         return 0
     try:
         return _park(blocked, pools, now=now)
@@ -67,10 +71,14 @@ def _park(blocked: Sequence[Waiting], pools: Collection[Pool], *, now: datetime)
         free = set(ManifestState.objects.lock_free(sorted(owners)))
         ids = [row.row_id for row in blocked if row.manifest_id is None or row.manifest_id in free]
         line = parked_rows.find_blocked(pools, now=now, only=ids)
-        reasons = find_parkable(line, pools=pools, active=Metadata.objects.active_by_group(), now=now)
+        reasons = _find_parkable(line, pools, now=now)
         parked = parked_rows.park(reasons)
     _report_unknown([row for row in line if reasons.get(row.row_id) is ParkedFor.NO_WORKER])
     return parked
+
+
+def _find_parkable(line: Sequence[Waiting], pools: Collection[Pool], *, now: datetime) -> dict[int, ParkedFor]:
+    return find_parkable(line, pools=pools, active=Metadata.objects.active_by_group(), now=now)
 
 
 def _report_unknown(rows: Sequence[Waiting]) -> None:
@@ -91,7 +99,9 @@ def release(pools: Collection[Pool], *, now: datetime) -> int:
         released += sum(release_for(pool) for pool in pools)
     if ParkedFor.GROUP_FULL in gone:
         limits = parked_rows.limits_of_parked()
-        released += _let_in(places_in(limits, active=Metadata.objects.active_by_group(), page=PAGE))
+        places = places_in(limits, active=Metadata.objects.active_by_group(), page=PAGE)
+        # The rows that each of them takes: others of the group may come first and wait for a busy process.
+        released += sum(_let_in(places, pool) for pool in pools) if places else 0
     return released
 
 
@@ -116,10 +126,10 @@ def release_enabled(manifest_ids: Sequence[int]) -> int:
     return released
 
 
-def _let_in(numbers: Mapping[int, int]) -> int:
-    """Let so many rows of each of these groups into line that were parked because it was full."""
+def _let_in(numbers: Mapping[int, int], pool: Pool) -> int:
+    """Let so many rows of each of these groups into line that the pool takes and that were parked while it was full."""
     with transact(Patience.SHORT):
-        return parked_rows.let_in(numbers)
+        return parked_rows.let_in(numbers, pool=pool)
 
 
 def _release(rows: QuerySet[Any, Any]) -> int:

@@ -23,7 +23,7 @@ from chainsched.flow.schedule.plan import Plan
 from chainsched.models import Manifest, ManifestGroup, ManifestState, WorkQueue
 
 # A change of one of these columns gives a row that waits another place.
-RANKING = frozenset({"priority", "group", "schedule_type", "queue"})
+RANKING = frozenset({"priority", "group", "schedule_type", "queue", "workflow"})
 # The same of a group; with another limit all rows of it are in line again.
 OF_GROUP = frozenset({"priority", "queue", "max_active_jobs"})
 # The values of a new group that the code does not state.
@@ -166,11 +166,7 @@ def _update_waiting_rows(made: Plan) -> None:
         if {"workflow", "input"} <= columns.keys()
     }
     WorkQueue.objects.replace_inputs(inputs)
-    moved = [
-        name
-        for name, columns in made.changed.items()
-        if {"priority", "group", "schedule_type", "queue"} & columns.keys()
-    ]
+    moved = [name for name, columns in made.changed.items() if RANKING & columns.keys()]
     groups = [name for name, columns in made.changed_groups.items() if OF_GROUP & columns.keys()]
     members = Manifest.objects.filter(group__name__in=groups).values_list("id", flat=True)
     rerank(sorted({*(made.stored[name]["id"] for name in moved), *members}))

@@ -13,6 +13,7 @@ from chainsched.flow.operate.cancel_run import cancel_late
 from chainsched.flow.run.dispatch import BATCH, dispatch
 from chainsched.flow.run.park import park, release
 from chainsched.models import Metadata, WorkQueue, queue_looks
+from chainsched.models.parked_rows import PAGE
 from chainsched.runtime.loops.poller import Turn
 from chainsched.servers import TaskServer, get_server
 
@@ -71,7 +72,7 @@ class Dispatcher:
         return Turn(
             did=int(has_ready or released > 0),
             next_at=min(times, default=None),
-            has_more=parked > 0,
+            has_more=parked > 0 or released >= PAGE,
             patience=PATIENCE_SECONDS,
         )
 

@@ -110,8 +110,10 @@ class Poller:
         connections[get_config().database].execute_wrappers.append(self._note_exchange)
         try:
             while not self._stopping.is_set():
-                if self._wake.wait(self._take_turn()) and self._patience:
-                    self._stopping.wait(self._patience)
+                pause = self._take_turn()
+                if self._wake.wait(pause) and self._patience:
+                    # Not beyond the time at which it would have turned without being woken.
+                    self._stopping.wait(min(self._patience, pause))
                 self._wake.clear()
         finally:
             connections.close_all()

@@ -187,7 +187,6 @@ class ChildPool:
             self._read_reports(child)
         self._children.remove(child)
         child.channel.close()
-        child.start_tokens.close()
         child.reports.close()
         if not child.has_worked and (child.has_disconnected or not child.is_retiring):
             logger.error(
@@ -198,6 +197,7 @@ class ChildPool:
             )
             self._pause_forks()
         self._owner.on_exit(child, status)
+        child.start_tokens.close()
 
     def _pause_forks(self) -> None:
         self._next_fork_at = time.monotonic() + FAILED_START_PAUSE

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any
 
 from asgiref.sync import SyncToAsync
+from django.core.exceptions import ImproperlyConfigured
 from django.db import close_old_connections, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
@@ -30,6 +31,8 @@ class _Thread(threading.local):
     """Whether this thread has no open connection, and so nothing to renew until it opens one."""
 
     is_clean = False
+    # Its connections at the last search. One that fails while it opens stays open, and is not announced.
+    searched: Sequence[BaseDatabaseWrapper] = ()
 
 
 _this_thread = _Thread()
@@ -48,11 +51,13 @@ def renew() -> list[str]:
     A session of PostgreSQL is reset and kept, if it stands between two transactions; others are closed. A thread that
     has opened none since the last time is not searched: the search takes longer than all else around a short job.
     """
-    return [] if _this_thread.is_clean else _renew()
+    is_clean = _this_thread.is_clean and not any(map(_is_open, _this_thread.searched))
+    return [] if is_clean else _renew()
 
 
 def _renew() -> list[str]:
-    opened = [connection for connection in connections.all(initialized_only=True) if _is_open(connection)]
+    searched = _this_thread.searched = _all_of_thread()
+    opened = [connection for connection in searched if _is_open(connection)]
     left_open = [connection for connection in opened if is_in_transaction(connection)]
     for connection in left_open:
         # Django closes none that it believes to be in a transaction; later writes would go into it and be lost.
@@ -66,6 +71,14 @@ def _renew() -> list[str]:
         close_old_connections()
     _this_thread.is_clean = not any(map(_is_open, opened))
     return [connection.alias for connection in left_open]
+
+
+def _all_of_thread() -> Sequence[BaseDatabaseWrapper]:
+    """This thread's connections, those included that it has not used; without these where one has no driver here."""
+    try:
+        return connections.all()
+    except (ImproperlyConfigured, ImportError):
+        return connections.all(initialized_only=True)
 
 
 def _is_open(connection: BaseDatabaseWrapper) -> bool:

@@ -25,7 +25,7 @@ from chainsched.runtime.workers.child_state import ChildState, Job, is_stuck, ou
 from chainsched.runtime.workers.fork_server import ForkServer
 from chainsched.runtime.workers.free_slots import FreeSlots, MissingChildren
 from chainsched.runtime.workers.mailbox import Mailbox
-from chainsched.runtime.workers.protocol import Message, pack_claim, unpack_outcome
+from chainsched.runtime.workers.protocol import GarbledMessage, Message, pack_claim, unpack_outcome
 from chainsched.runtime.workers.reports import Report
 from chainsched.runtime.workers.results import GATHER_SECONDS, Results
 from chainsched.runtime.workers.runner import Collected, Runner
@@ -241,6 +241,8 @@ class ProcessRunner(Runner):
         child.last_message_at = time.monotonic()
         child.is_reply_awaited = False
         for ended, outcome, began, at in reports:
+            if not isinstance(at, float):
+                raise GarbledMessage("a report has a time")
             if ended:
                 self._finish(child, ended, outcome, at=at)
             if began:
@@ -265,7 +267,7 @@ class ProcessRunner(Runner):
     def _begin(self, child: ChildState, execution_id: int, *, at: float) -> None:
         if (job := child.jobs.get(execution_id)) is not None:
             # By the child's clock, which is this one too; a time that cannot be is not believed.
-            job.began_at = at if at <= child.last_message_at else child.last_message_at
+            job.began_at = _credible(at, since=job.given_at, until=child.last_message_at)
             child.has_worked = True
             if job.stop_asked_at is not None:
                 job.stop_asked_at = child.last_message_at
@@ -276,11 +278,18 @@ class ProcessRunner(Runner):
         # Before the job is taken out: one whose outcome is none stays, and fails with its child.
         outcome = unpack_outcome(packed)
         if (job := child.jobs.pop(execution_id, None)) is not None:
-            self._lookahead.learn(at - (job.began_at or at))
             self._results.finish(job, outcome_of_result(job, outcome), progress=progress)
+            if job.began_at is not None:
+                ended_at = _credible(at, since=job.began_at, until=child.last_message_at)
+                self._lookahead.learn(ended_at - job.began_at)
 
     def on_exit(self, child: ChildState, status: int) -> None:
         """Fail the jobs that the child was running, and requeue those that it had not begun."""
+        if child.sent_garbled:
+            # What it reported after that is not known: all jobs that took their start tokens may have begun.
+            self._take_back(child)
+            for job in child.unbegun:
+                job.began_at = child.last_message_at
         for job in reversed(child.jobs.values()):
             if job.began_at is None:
                 self._requeue(job)
@@ -363,3 +372,8 @@ class ProcessRunner(Runner):
             self._pool.kill(child)
         self._waiting.clear()
         self._results.discard_all(held=held)
+
+
+def _credible(at: float, *, since: float | None, until: float) -> float:
+    """The time that a child states, if it can be; else the latest one, as for NaN."""
+    return at if (since or 0.0) <= at <= until else until

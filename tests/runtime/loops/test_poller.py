@@ -99,6 +99,16 @@ class HeldEvent(threading.Event):
         return self.release.wait(PATIENCE)
 
 
+def test_one_with_patience_waits_for_no_wake_while_there_is_more(start):
+    turns = Turns(lambda now, number: Turn(has_more=number < 5, patience=3600.0))
+    poller = start(turns)
+    for _ in range(3):
+        poller.wake()
+    assert turns.wait_for(5)
+    poller.stop()
+    assert poller.join(PATIENCE)
+
+
 def test_one_with_patience_stops_at_once(start):
     turns = Turns(lambda now, number: Turn(patience=3600.0))
     poller = start(turns)

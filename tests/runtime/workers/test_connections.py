@@ -463,3 +463,27 @@ class TestPooler:
             assert len({one.run(pid) for _ in range(3) for one in (child, other)}) == 1
         finally:
             other.stop()
+
+
+def test_a_transaction_on_a_connection_that_failed_while_it_opened_is_found(child: Child) -> None:
+    """Django announces a connection last of all. One that a receiver refused is open, and was not announced to us."""
+
+    def refuse(**_: object) -> None:
+        raise RuntimeError("no such schema")
+
+    def leave_open() -> None:
+        connection_created.receivers.insert(0, connection_created.receivers.pop())
+        with contextlib.suppress(RuntimeError):
+            connection.ensure_connection()
+        connection.set_autocommit(False)
+        ask("SELECT pg_current_xact_id()::text")
+
+    child.run(close_all)
+    child.run(renew)
+    connection_created.connect(refuse)
+    connection_created.sender_receivers_cache.clear()
+    try:
+        _, outcome = child.end(leave_open)
+    finally:
+        connection_created.disconnect(refuse)
+    assert outcome.failure_type == "open_transaction"

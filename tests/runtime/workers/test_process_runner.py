@@ -326,6 +326,8 @@ def test_a_result_waits_for_no_job_behind_it(children, fork_server, process, mon
         b"[1,7,2,0.5]\n",
         b"[0,null,[1],0.5]\n",
         b'[0,null,1,"x"]\n',
+        b'[1,null,0,"x"]\n',
+        b"[1,null,0,1]\n",
     ],
 )
 def test_a_child_that_reports_what_is_none_is_replaced(children, fork_server, process, garbage, caplog):
@@ -341,6 +343,45 @@ def test_a_child_that_reports_what_is_none_is_replaced(children, fork_server, pr
     assert finished.outcome.failure_type == "killed"
     assert "malformed" in finished.outcome.failure_reason
     assert [message for message in caplog.messages if "sent a malformed message" in message]
+
+
+def test_what_a_child_may_have_begun_after_garbage_does_not_run_again(children, fork_server, process, monkeypatch):
+    """Its reports from then on are not read. A job without its start token may have begun, and one with it has not."""
+    monkeypatch.setattr("chainsched.domain.lookahead.Lookahead.ahead", 10)
+    fork_server.start_child(process)
+    wait_until(lambda: children.free == 12)
+    children.start(*map(claim, (1, 2, 3)))
+    end = fork_server.ends[0]
+    assert given_in_all(end, number=3) == [1, 2, 3]
+    end.begin(1)
+    assert end.may_begin()
+    os.write(end.reports, b"debug\n")
+    end.report(ended=1, began=2)
+    assert killer_of(process) == signal.SIGKILL
+    fork_server.report_exit(process)
+    ended = {item.execution_id: item.outcome.failure_type for item in gathered(children, number=2)}
+    assert ended == {1: "killed", 2: "killed"}
+    wait_until(lambda: len(fork_server.ends) == 3)
+    fork_server.start_child(process)
+    assert given(first_addressed(*fork_server.ends[1:])) == [3]
+
+
+@pytest.mark.parametrize("at", [b"NaN", b"0.0", b"-1e300", b"1e300"])
+def test_a_time_that_cannot_be_counts_as_the_latest_one(children, fork_server, process, at):
+    fork_server.start_child(process)
+    wait_until(lambda: children.free >= 2)
+    children.start(claim(1))
+    end = fork_server.ends[0]
+    assert given(end) == [1]
+    assert end.may_begin()
+    os.write(end.reports, b"[0,null,1,%b]\n" % at)
+    (child, _) = children._pool
+    (job,) = wait_until(lambda: child.begun)
+    assert job.given_at <= job.began_at <= time.monotonic()
+    os.write(end.reports, b"[1,null,0,%b]\n" % at)
+    (finished,) = gathered(children, number=1)
+    assert finished.outcome.state == ExecutionState.COMPLETED
+    assert children.free >= 0
 
 
 def gathered(children, *, number):
