@@ -33,7 +33,6 @@ class WorkQueuePage(Verbs, FoundByManifest, OperatingPage):
         "number",
         "manifest_name",
         "standing",
-        "waits_for",
         "priority",
         "queue",
         "source",
@@ -66,11 +65,6 @@ class WorkQueuePage(Verbs, FoundByManifest, OperatingPage):
     @admin.display(description="status")
     def standing(self, row: WorkQueue) -> Any:
         return _standing(row)
-
-    @admin.display(description="waits for")
-    def waits_for(self, row: WorkQueue) -> str:
-        is_parked = row.status == QueueStatus.QUEUED and row.parked_for
-        return label(ParkedFor, row.parked_for) if is_parked else display.NOTHING
 
     @admin.display(description="due")
     def due(self, row: WorkQueue) -> Any:
@@ -105,8 +99,11 @@ class WorkQueuePage(Verbs, FoundByManifest, OperatingPage):
 
 
 def _standing(row: WorkQueue) -> Any:
-    is_aside = row.status == QueueStatus.QUEUED and row.put_aside_at is not None
-    return display.badge(PUT_ASIDE) if is_aside else display.standing(QueueStatus, row.status)
+    if row.status == QueueStatus.QUEUED and row.put_aside_at is not None:
+        return display.badge(PUT_ASIDE)
+    if row.status == QueueStatus.QUEUED and row.parked_for:
+        return display.badge("parked", f"parked: {label(ParkedFor, row.parked_for)}")
+    return display.standing(QueueStatus, row.status)
 
 
 def _position(row: WorkQueue) -> str:
