@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
 import subprocess
@@ -78,7 +79,8 @@ def failed_command(*command: str) -> Callable[[], Any]:
 
 
 def broken_statement() -> None:
-    sqlite3.connect(":memory:").execute(f"INSERT INTO db1 (password) VALUES ('{CANARY}')")  # noqa: S608 - it has to fail
+    with contextlib.closing(sqlite3.connect(":memory:")) as database:
+        database.execute(f"INSERT INTO db1 (password) VALUES ('{CANARY}')")  # noqa: S608 - it has to fail
 
 
 def raise_(error: Exception) -> Callable[[], Any]:
