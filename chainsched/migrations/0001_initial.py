@@ -72,7 +72,7 @@ class Migration(migrations.Migration):
                 ('max_retry_delay_seconds', models.PositiveIntegerField(blank=True, help_text='The longest delay before a retry, in seconds. Default: MAX_RETRY_DELAY.', null=True)),
                 ('timeout_seconds', models.PositiveIntegerField(blank=True, help_text='Longest run time in seconds. Default: JOB_TIMEOUT.', null=True)),
                 ('priority', models.PositiveSmallIntegerField(blank=True, help_text="0 to 31; higher is dispatched first. Default: the group's priority.", null=True, validators=[django.core.validators.MaxValueValidator(31)])),
-                ('queue', models.CharField(blank=True, db_default='', default='', help_text="The queue that workers take its jobs from. Default: the group's, else the one named default.", max_length=100)),
+                ('queue', models.CharField(blank=True, db_default='', default='', help_text="The queue that its jobs wait in. Default: its workflow's, else the group's, else 'default'.", max_length=100)),
                 ('is_enabled', models.BooleanField(default=True, help_text='While off, it runs only when triggered by hand.')),
                 ('owner', models.CharField(blank=True, default='', help_text='The project that declared it.', max_length=100)),
                 ('batch', models.CharField(blank=True, default='', help_text='The named batch it is a member of.', max_length=200)),

@@ -264,7 +264,7 @@ class Manifest(ManifestActions, models.Model):
         blank=True,
         default="",
         db_default="",
-        help_text="The queue that workers take its jobs from. Default: the group's, else the one named default.",
+        help_text="The queue that its jobs wait in. Default: its workflow's, else the group's, else 'default'.",
     )
 
     is_enabled = models.BooleanField(default=True, help_text="While off, it runs only when triggered by hand.")

@@ -43,7 +43,7 @@ def has_any_ready(now: datetime, *, pool: Pool | None = None) -> bool:
     """Whether any row is ready, or any that the pool takes."""
     if pool is None:
         return _ANY_READY.value(now=now) is not None
-    return _ready_of(has_queues=pool.queues is not None).value(now=now, **names_of(pool)) is not None
+    return _ready_of(has_queues=pool.queues is not None).value(now=now, **_names_of(pool)) is not None
 
 
 def is_any_in_line() -> bool:
@@ -54,13 +54,13 @@ def is_any_in_line() -> bool:
 def first_of(pool: Pool, *, full_groups: Collection[int], now: datetime) -> Candidate | None:
     """The first ready row that the pool takes outside of these groups, without a lock."""
     query = _candidates(Q(), has_queues=pool.queues is not None)
-    found = query.rows(now=now, **names_of(pool), full=full_groups, limit=1)
+    found = query.rows(now=now, **_names_of(pool), full=full_groups, limit=1)
     return Candidate(*found[0]) if found else None
 
 
 def before(first: Candidate, *, pool: Pool, full_groups: Collection[int], now: datetime, limit: int) -> list[Candidate]:
     """The same for the rows that come before this one, up to so many: only those are read."""
-    given = {"now": now, **names_of(pool), "full": full_groups, "limit": limit, "priority": first.priority}
+    given = {"now": now, **_names_of(pool), "full": full_groups, "limit": limit, "priority": first.priority}
     has_queues = pool.queues is not None
     rows = _candidates(HIGHER, has_queues=has_queues).rows(**given)
     if len(rows) < limit:
@@ -90,17 +90,17 @@ class Looked:
         return [id_ for (id_,) in self._rows(("id",), limit=limit)]
 
     def _rows(self, columns: tuple[str, ...], *, limit: int) -> list[Any]:
-        given = {"now": self.now, **names_of(self.pool), "full": self.full_groups, "taken": self.taken}
+        given = {"now": self.now, **_names_of(self.pool), "full": self.full_groups, "taken": self.taken}
         look = _look(columns, has_only=self.only is not None, has_queues=self.pool.queues is not None)
         return look.rows(**given, **({} if self.only is None else {"ids": self.only}), limit=limit)
 
 
-def names_of(pool: Pool) -> dict[str, Collection[str]]:
+def _names_of(pool: Pool) -> dict[str, Collection[str]]:
     """The names of workflows and, if it takes not all, of queues as the parameters that looks have."""
     return {"names": pool.workflows} | ({} if pool.queues is None else {"queues": pool.queues})
 
 
-def of_pool(rows: WorkQueueQuerySet, *, has_queues: bool) -> WorkQueueQuerySet:
+def _of_pool(rows: WorkQueueQuerySet, *, has_queues: bool) -> WorkQueueQuerySet:
     """Those that a pool takes, whose names are parameters."""
     rows = rows.filter(name_in(workflow=Names()))
     return rows.filter(name_in(queue=Names("queues"))) if has_queues else rows
@@ -116,7 +116,7 @@ def _outside(rows: WorkQueueQuerySet) -> WorkQueueQuerySet:
 def _look(columns: tuple[str, ...], *, has_only: bool, has_queues: bool) -> CompiledQuery:
     def rows() -> models.QuerySet[Any, Any]:
         left = _outside(WorkQueue.objects.all()).exclude(id_in(id=Ids("taken", may_be_empty=True)))
-        left = of_pool(left, has_queues=has_queues)
+        left = _of_pool(left, has_queues=has_queues)
         left = left.filter(id_in(id=Ids())) if has_only else left
         ready = left.ready(NOW).in_order().values_list(*columns)
         return ready.select_for_update(of=("self",), skip_locked=True, no_key=True)
@@ -129,7 +129,7 @@ def _candidates(condition: Q, *, has_queues: bool) -> CompiledQuery:
     """Ready rows that a pool takes, in order, by the facts that decide their place."""
     return CompiledQuery(
         lambda: (
-            _outside(of_pool(WorkQueue.objects.ready(NOW).filter(condition), has_queues=has_queues))
+            _outside(_of_pool(WorkQueue.objects.ready(NOW).filter(condition), has_queues=has_queues))
             .in_order()
             .values_list("id", "group_id", "turn", "priority", "group__max_active_jobs")
         ),
@@ -140,7 +140,7 @@ def _candidates(condition: Q, *, has_queues: bool) -> CompiledQuery:
 @functools.cache
 def _ready_of(*, has_queues: bool) -> CompiledQuery:
     return CompiledQuery(
-        lambda: of_pool(WorkQueue.objects.ready(NOW), has_queues=has_queues).in_order().values_list("id"),
+        lambda: _of_pool(WorkQueue.objects.ready(NOW), has_queues=has_queues).in_order().values_list("id"),
         has_limit=True,
     )
 
